@@ -23,7 +23,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::shared_loop::{EventLoop, SharedLoop};
+use crate::shared_loop::{Command, SharedLoop};
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
 use crate::sync::{Arc, Mutex, lock};
 
@@ -129,15 +129,15 @@ pub(crate) enum Next {
 }
 
 /// The task's future; see the module's documentation.
-pub struct DriverTask<L: EventLoop> {
-    shared: Arc<SharedLoop<L>>,
+pub struct DriverTask<C: Command> {
+    shared: Arc<SharedLoop<C>>,
     state: Arc<TaskState>,
     progress: Progress,
 }
 
-impl<L: EventLoop> DriverTask<L> {
+impl<C: Command> DriverTask<C> {
     /// A task, for an executor to run, and what rouses it.
-    pub fn new(shared: &Arc<SharedLoop<L>>) -> (Self, TaskHandle) {
+    pub fn new(shared: &Arc<SharedLoop<C>>) -> (Self, TaskHandle) {
         let state = Arc::new(TaskState {
             state: AtomicU8::new(ACTIVE),
             calls: AtomicUsize::new(0),
@@ -152,7 +152,7 @@ impl<L: EventLoop> DriverTask<L> {
     }
 }
 
-impl<L: EventLoop> Future for DriverTask<L> {
+impl<C: Command> Future for DriverTask<C> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -182,7 +182,7 @@ impl<L: EventLoop> Future for DriverTask<L> {
     }
 }
 
-impl<L: EventLoop> Drop for DriverTask<L> {
+impl<C: Command> Drop for DriverTask<C> {
     fn drop(&mut self) {
         self.state.set(GONE);
         // It holds what the executor has for the task.

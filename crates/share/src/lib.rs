@@ -50,5 +50,5 @@ mod sync;
 mod waiter;
 
 pub use driver_task::{DriverTask, TaskHandle};
-pub use shared_loop::{EventLoop, SharedLoop, Step, Watch, is_driving};
+pub use shared_loop::{Command, EventLoop, SharedLoop, Step, Watch, is_driving};
 pub use waiter::Waiter;

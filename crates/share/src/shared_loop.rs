@@ -34,10 +34,16 @@ pub enum Step {
     Idle,
 }
 
+/// What callers ask a loop for.
+pub trait Command: Send + Sized {
+    /// The loop has ended before it executed the command.
+    fn refuse(self, failure: &str);
+}
+
 /// What is driven: an endpoint with what its callers need.
 pub trait EventLoop: Send {
     /// What callers ask for.
-    type Command: Send;
+    type Command: Command;
 
     /// A driver begins. Takes in what arrived while nobody drove, so that commands are not executed
     /// by what was true long ago.
@@ -73,17 +79,14 @@ pub trait EventLoop: Send {
 
     /// Ends the loop: with all its calls because the device has failed, or because nobody uses it
     /// any more.
-    fn end(self, failure: Option<&str>);
-
-    /// Refuses a command that came after the end.
-    fn refuse(command: Self::Command, failure: &str);
+    fn end(self: Box<Self>, failure: Option<&str>);
 }
 
 /// An event loop that belongs to no thread; see the crate's documentation.
-pub struct SharedLoop<L: EventLoop> {
-    inbox: Queue<L::Command>,
+pub struct SharedLoop<C: Command> {
+    inbox: Queue<C>,
     /// Its lock is the driver role. `None` after the end of the loop.
-    role: RoleLock<Option<L>>,
+    role: RoleLock<Option<DynLoop<C>>>,
     /// Those that could not get the role, in the order in which they came.
     waiting: Mutex<VecDeque<Candidate>>,
     waiting_len: AtomicUsize,
@@ -109,7 +112,8 @@ pub struct SharedLoop<L: EventLoop> {
     failure: OnceLock<String>,
 }
 
-type Role<'a, L> = RoleGuard<'a, Option<L>>;
+type DynLoop<C> = Box<dyn EventLoop<Command = C>>;
+type Role<'a, C> = RoleGuard<'a, Option<DynLoop<C>>>;
 
 /// Who is to drive next.
 enum Candidate {
@@ -129,9 +133,13 @@ impl Candidate {
     }
 }
 
-impl<L: EventLoop> SharedLoop<L> {
+impl<C: Command> SharedLoop<C> {
     /// A loop that nobody drives yet. `device` ends a sleep of the driver, `clock` is the loop's.
-    pub fn new(event_loop: L, device: std::sync::Arc<dyn Wake>, clock: MonotonicClock) -> Self {
+    pub fn new(
+        event_loop: Box<dyn EventLoop<Command = C>>,
+        device: std::sync::Arc<dyn Wake>,
+        clock: MonotonicClock,
+    ) -> Self {
         Self {
             inbox: Queue::new(),
             role: RoleLock::new(Some(event_loop)),
@@ -156,7 +164,7 @@ impl<L: EventLoop> SharedLoop<L> {
 
     /// Leaves a command. [`SharedLoop::wait`] or [`SharedLoop::drive_once`] should follow; if none
     /// does, the keeper executes the command some milliseconds later.
-    pub fn push(&self, command: L::Command) {
+    pub fn push(&self, command: C) {
         self.inbox.push(command);
         if !self.is_active.load(Ordering::Relaxed) {
             self.set_grace_timer();
@@ -165,7 +173,7 @@ impl<L: EventLoop> SharedLoop<L> {
 
     /// Says that a call is waited for by a future of an executor, which drives nothing, so that the
     /// background does not let it wait. `task` is the driver task of the executor, if there is one.
-    pub fn watch(shared: &Arc<Self>, task: Option<&TaskHandle>) -> Watch<L> {
+    pub fn watch(shared: &Arc<Self>, task: Option<&TaskHandle>) -> Watch<C> {
         shared.watched.fetch_add(1, Ordering::Relaxed);
         let task = task.map(|task| Arc::clone(&task.0));
         if let Some(task) = &task {
@@ -267,13 +275,13 @@ impl<L: EventLoop> SharedLoop<L> {
 
     /// Takes the role if it is free. The fence makes sure of what the crate's documentation says:
     /// if another thread has the role, that thread sees what this one has pushed or listed.
-    fn try_take_role(&self) -> Option<Role<'_, L>> {
+    fn try_take_role(&self) -> Option<Role<'_, C>> {
         fence(Ordering::SeqCst);
         self.role.try_lock()
     }
 
     /// Begins to drive. None if the loop has ended.
-    fn begin(&self, role: &mut Role<'_, L>) -> Option<()> {
+    fn begin(&self, role: &mut Role<'_, C>) -> Option<()> {
         match role.as_mut()?.resume() {
             Ok(()) => Some(()),
             Err(error) => self.end(role, Some(error.to_string())),
@@ -281,7 +289,7 @@ impl<L: EventLoop> SharedLoop<L> {
     }
 
     /// Executes commands and takes a turn. None if the loop has ended.
-    fn step(&self, role: &mut Role<'_, L>) -> Option<Step> {
+    fn step(&self, role: &mut Role<'_, C>) -> Option<Step> {
         let Some(event_loop) = role.as_mut() else {
             self.refuse_all();
             return None;
@@ -301,7 +309,7 @@ impl<L: EventLoop> SharedLoop<L> {
     }
 
     /// Sleeps in the device, unless `others` say that they came before the driver slept.
-    fn sleep(&self, role: &mut Role<'_, L>, others: impl FnOnce() -> bool) -> Option<()> {
+    fn sleep(&self, role: &mut Role<'_, C>, others: impl FnOnce() -> bool) -> Option<()> {
         let event_loop = role.as_mut()?;
         self.is_asleep.store(true, Ordering::Relaxed);
         // Those who come after this wake the device; see `wake_driver`.
@@ -327,7 +335,7 @@ impl<L: EventLoop> SharedLoop<L> {
     }
 
     /// Drives until `waiter` is notified, then gives up the role. False if the loop has ended.
-    fn drive(&self, mut role: Role<'_, L>, waiter: &Waiter) -> bool {
+    fn drive(&self, mut role: Role<'_, C>, waiter: &Waiter) -> bool {
         let driving = Driving::begin();
         waiter.begin_driving(&self.device);
         let began = self.yields.begin_drive(&self.clock, self.inbox.len());
@@ -340,7 +348,7 @@ impl<L: EventLoop> SharedLoop<L> {
     }
 
     /// None if the loop has ended.
-    fn drive_until(&self, role: &mut Role<'_, L>, waiter: &Waiter) -> Option<()> {
+    fn drive_until(&self, role: &mut Role<'_, C>, waiter: &Waiter) -> Option<()> {
         self.begin(role);
         loop {
             let step = self.step(role)?;
@@ -358,7 +366,7 @@ impl<L: EventLoop> SharedLoop<L> {
     }
 
     /// Gives up the role, and finds somebody who drives if somebody has to.
-    fn release(&self, mut role: Role<'_, L>) {
+    fn release(&self, mut role: Role<'_, C>) {
         let left = role
             .as_mut()
             .map(|event_loop| (event_loop.is_expecting(), event_loop.next_timer_ns()));
@@ -465,7 +473,7 @@ impl<L: EventLoop> SharedLoop<L> {
 
     /// Ends the loop and refuses what is in the inbox.
     #[cold]
-    fn end<T>(&self, role: &mut Role<'_, L>, failure: Option<String>) -> Option<T> {
+    fn end<T>(&self, role: &mut Role<'_, C>, failure: Option<String>) -> Option<T> {
         let event_loop = role.take();
         let text = failure.clone().unwrap_or_else(|| "it has ended".to_owned());
         // Only the first reason is kept.
@@ -492,18 +500,18 @@ impl<L: EventLoop> SharedLoop<L> {
 
     fn refuse_all(&self) {
         while let Some(command) = self.inbox.pop() {
-            L::refuse(command, self.failure().unwrap_or("it has ended"));
+            command.refuse(self.failure().unwrap_or("it has ended"));
         }
     }
 }
 
 /// A call that a future waits for; see [`SharedLoop::watch`].
-pub struct Watch<L: EventLoop> {
-    shared: Arc<SharedLoop<L>>,
+pub struct Watch<C: Command> {
+    shared: Arc<SharedLoop<C>>,
     task: Option<Arc<TaskState>>,
 }
 
-impl<L: EventLoop> Drop for Watch<L> {
+impl<C: Command> Drop for Watch<C> {
     fn drop(&mut self) {
         self.shared.watched.fetch_sub(1, Ordering::Relaxed);
         if let Some(task) = &self.task {

@@ -17,7 +17,7 @@ pub(crate) use starling_io::Device;
 
 use crate::address::Address;
 use crate::core::{AnyCore, Core};
-use crate::driver::{AnyLoop, EventLoop};
+use crate::driver::{EventLoop, OpenedLoop};
 use crate::error::Error;
 use crate::plane::Listener;
 use crate::server::DirectListener;
@@ -78,7 +78,7 @@ pub(crate) trait DeviceKind: Sync {
         address: &Address,
         clock: MonotonicClock,
         config: &EndpointConfig,
-    ) -> Result<Box<dyn AnyLoop>, Error>;
+    ) -> Result<OpenedLoop, Error>;
 }
 
 struct Kind<I>(PhantomData<fn() -> I>);
@@ -149,9 +149,9 @@ impl<I: Device> DeviceKind for Kind<I> {
         address: &Address,
         clock: MonotonicClock,
         config: &EndpointConfig,
-    ) -> Result<Box<dyn AnyLoop>, Error> {
+    ) -> Result<OpenedLoop, Error> {
         let io = I::client(address.as_str())?;
-        Ok(Box::new(EventLoop::new(Core::new(io, clock, config)?)))
+        Ok(EventLoop::open(Core::new(io, clock, config)?))
     }
 }
 

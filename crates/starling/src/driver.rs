@@ -10,7 +10,6 @@
 //! the inbox until it ends, and adds at most one more command. So the channels' capacities bound the
 //! inbox.
 
-mod any_loop;
 mod command;
 mod deadline_waker;
 mod event_loop;
@@ -34,11 +33,9 @@ use crate::plane::stopped;
 use crate::stats::ThreadStats;
 use crate::wait::{block_on, drive_while_blocked};
 
-pub(crate) use any_loop::AnyLoop;
-use any_loop::DrivenLoop;
 pub(crate) use command::Command;
 pub use deadline_waker::DeadlineWaker;
-pub(crate) use event_loop::EventLoop;
+pub(crate) use event_loop::{EventLoop, OpenedLoop};
 pub(crate) use transport::DirectTransport;
 
 /// An endpoint that channels share. It ends with the last of them.
@@ -55,10 +52,10 @@ pub(crate) struct Driver {
 }
 
 /// The loop with the right to drive it.
-pub(crate) type Shared = SharedLoop<DrivenLoop>;
+pub(crate) type Shared = SharedLoop<Command>;
 
 /// A call that a future waits for.
-pub(crate) type Watch = starling_share::Watch<DrivenLoop>;
+pub(crate) type Watch = starling_share::Watch<Command>;
 
 /// The drivers that channels share unless they have their own, with an address that each was made to
 /// reach. There is one for each device.
@@ -88,10 +85,12 @@ impl Driver {
     /// Makes a new endpoint, and starts its keeper.
     pub(crate) fn start(address: &Address, config: &EndpointConfig) -> Result<Self, Error> {
         let clock = MonotonicClock::new();
-        let device = address.device();
-        let event_loop = device.event_loop(address, clock.clone(), config)?;
-        let (device, memory) = (event_loop.waker(), event_loop.memory());
-        let shared = Arc::new(SharedLoop::new(DrivenLoop(event_loop), device, clock));
+        let OpenedLoop {
+            event_loop,
+            waker,
+            memory,
+        } = (address.device()).event_loop(address, clock.clone(), config)?;
+        let shared = Arc::new(SharedLoop::new(event_loop, waker, clock));
         let kept = Arc::clone(&shared);
         let keeper = std::thread::Builder::new()
             .name(format!("starling-{}", address.scheme()))

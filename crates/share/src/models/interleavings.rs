@@ -13,7 +13,7 @@ use loom::thread;
 use starling_io::{IoError, MonotonicClock, Wake};
 
 use super::PollTask;
-use crate::{DriverTask, EventLoop, SharedLoop, Step, TaskHandle, Waiter};
+use crate::{Command, DriverTask, EventLoop, SharedLoop, Step, TaskHandle, Waiter};
 
 /// A device whose sleep ends when it is woken. Its answers arrive while the driver sleeps.
 #[derive(Default)]
@@ -93,24 +93,26 @@ impl EventLoop for Echo {
         None
     }
 
-    fn end(self, _: Option<&str>) {
+    fn end(self: Box<Self>, _: Option<&str>) {
         for waiter in self.sent.into_iter().chain(self.taken) {
             waiter.notify();
         }
     }
+}
 
-    fn refuse(waiter: Arc<Waiter>, _: &str) {
-        waiter.notify();
+impl Command for Arc<Waiter> {
+    fn refuse(self, _: &str) {
+        self.notify();
     }
 }
 
 /// A shared loop that answers at once, and how many commands it has executed.
-fn shared() -> (Arc<SharedLoop<Echo>>, Arc<Mutex<usize>>) {
+fn shared() -> (Arc<SharedLoop<Arc<Waiter>>>, Arc<Mutex<usize>>) {
     shared_that_needs(1)
 }
 
 /// The same, with the number of commands that have to come before any is answered.
-fn shared_that_needs(needed: usize) -> (Arc<SharedLoop<Echo>>, Arc<Mutex<usize>>) {
+fn shared_that_needs(needed: usize) -> (Arc<SharedLoop<Arc<Waiter>>>, Arc<Mutex<usize>>) {
     let device = Arc::new(Device::default());
     let executed = Arc::new(Mutex::new(0));
     let event_loop = Echo {
@@ -121,12 +123,12 @@ fn shared_that_needs(needed: usize) -> (Arc<SharedLoop<Echo>>, Arc<Mutex<usize>>
         executed: Arc::clone(&executed),
     };
     let waker = std::sync::Arc::new(DeviceWaker(device));
-    let shared = SharedLoop::new(event_loop, waker, MonotonicClock::new());
+    let shared = SharedLoop::new(Box::new(event_loop), waker, MonotonicClock::new());
     (Arc::new(shared), executed)
 }
 
 /// One call of a thread that sleeps until the call is over.
-fn call(shared: &SharedLoop<Echo>) {
+fn call(shared: &SharedLoop<Arc<Waiter>>) {
     let waiter = Waiter::of_this_thread();
     shared.push(Arc::clone(&waiter));
     shared.wait(&waiter);
@@ -134,7 +136,7 @@ fn call(shared: &SharedLoop<Echo>) {
 }
 
 /// One call of an executor's future: the thread drives one turn and then only waits.
-fn call_of_future(shared: &Arc<SharedLoop<Echo>>) {
+fn call_of_future(shared: &Arc<SharedLoop<Arc<Waiter>>>) {
     let waiter = Waiter::of_this_thread();
     let _watch = SharedLoop::watch(shared, None);
     shared.push(Arc::clone(&waiter));
@@ -145,17 +147,17 @@ fn call_of_future(shared: &Arc<SharedLoop<Echo>>) {
 }
 
 /// Calls of a runtime's tasks, one after the other: the thread runs its driver task meanwhile.
-fn calls_in_a_runtime(shared: &Arc<SharedLoop<Echo>>, calls: usize) {
+fn calls_in_a_runtime(shared: &Arc<SharedLoop<Arc<Waiter>>>, calls: usize) {
     let (task, handle) = calls_in_a_runtime_that_stops(shared, calls);
     drop(task);
     assert!(!handle.rouse(), "the task is gone");
 }
 
-type Task = std::pin::Pin<Box<DriverTask<Echo>>>;
+type Task = std::pin::Pin<Box<DriverTask<Arc<Waiter>>>>;
 
 /// The same. The driver task remains, and nobody runs it any more.
 fn calls_in_a_runtime_that_stops(
-    shared: &Arc<SharedLoop<Echo>>,
+    shared: &Arc<SharedLoop<Arc<Waiter>>>,
     calls: usize,
 ) -> (Option<Task>, TaskHandle) {
     let (task, handle) = DriverTask::new(shared);
@@ -184,7 +186,7 @@ fn calls_in_a_runtime_that_stops(
 }
 
 /// Makes calls while the keeper's thread runs, and ends the loop after them.
-fn with_keeper(shared: &Arc<SharedLoop<Echo>>, calls: impl FnOnce()) {
+fn with_keeper(shared: &Arc<SharedLoop<Arc<Waiter>>>, calls: impl FnOnce()) {
     let kept = Arc::clone(shared);
     let keeper = thread::spawn(move || kept.keep());
     calls();
@@ -194,8 +196,8 @@ fn with_keeper(shared: &Arc<SharedLoop<Echo>>, calls: impl FnOnce()) {
 
 /// Makes calls in this thread and, at the same time, others in another one. Returns what those return.
 fn beside<T: 'static>(
-    shared: &Arc<SharedLoop<Echo>>,
-    others: impl FnOnce(&Arc<SharedLoop<Echo>>) -> T + 'static,
+    shared: &Arc<SharedLoop<Arc<Waiter>>>,
+    others: impl FnOnce(&Arc<SharedLoop<Arc<Waiter>>>) -> T + 'static,
     calls: impl FnOnce(),
 ) -> T {
     let other = Arc::clone(shared);

@@ -16,7 +16,7 @@ use starling_io::{IoError, MonotonicClock, Wake};
 
 use super::PollTask;
 use crate::sync::{Arc, Condvar, Mutex, atomic, thread};
-use crate::{DriverTask, EventLoop, SharedLoop, Step, Waiter};
+use crate::{Command, DriverTask, EventLoop, SharedLoop, Step, Waiter};
 
 /// Runs a model under schedules that a preemption may end anywhere, and under such that prefer one thread
 /// for long, as a busy machine does (PCT: Burckhardt et al., ASPLOS 2010).
@@ -179,14 +179,16 @@ impl EventLoop for Client {
         None
     }
 
-    fn end(self, _: Option<&str>) {}
+    fn end(self: Box<Self>, _: Option<&str>) {}
+}
 
-    fn refuse(call: Arc<Call>, _: &str) {
-        call.finish();
+impl Command for Arc<Call> {
+    fn refuse(self, _: &str) {
+        self.finish();
     }
 }
 
-type ClientLoop = Arc<SharedLoop<Client>>;
+type ClientLoop = Arc<SharedLoop<Arc<Call>>>;
 
 /// How a thread makes calls.
 type Caller = fn(&ClientLoop, usize, &Waiters);
@@ -203,7 +205,11 @@ fn call_all(kinds: &[Caller], calls: usize, keeper: bool) {
         expected: 0,
     };
     let waker = std::sync::Arc::new(NetworkWaker(Arc::clone(&network)));
-    let shared = Arc::new(SharedLoop::new(client, waker, MonotonicClock::new()));
+    let shared = Arc::new(SharedLoop::new(
+        Box::new(client),
+        waker,
+        MonotonicClock::new(),
+    ));
     let keeper = keeper.then(|| {
         let kept = Arc::clone(&shared);
         thread::spawn(move || kept.keep())

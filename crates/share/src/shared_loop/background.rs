@@ -6,9 +6,9 @@ use crate::keeper::WakeReason;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
-use super::{Candidate, Driving, EventLoop, Role, SharedLoop, Step};
+use super::{Candidate, Command, Driving, Role, SharedLoop, Step};
 
-impl<L: EventLoop> SharedLoop<L> {
+impl<C: Command> SharedLoop<C> {
     /// What the keeper's thread runs, until [`SharedLoop::stop`].
     pub fn keep(&self) {
         let mut seen_turns = 0;
@@ -47,8 +47,8 @@ impl<L: EventLoop> SharedLoop<L> {
     ///
     /// # Panics
     /// If a thread waits for a driver, and nobody was about to become one.
-    fn check_handover(&self, role: &Role<'_, L>, at_rest: Option<usize>) {
-        if at_rest.is_none() || !role.as_ref().is_some_and(L::is_expecting) {
+    fn check_handover(&self, role: &Role<'_, C>, at_rest: Option<usize>) {
+        if at_rest.is_none() || !role.as_ref().is_some_and(|it| it.is_expecting()) {
             return;
         }
         let waits = |candidate: &Candidate| matches!(candidate, Candidate::Thread(waiter) if !waiter.is_notified());
@@ -60,10 +60,10 @@ impl<L: EventLoop> SharedLoop<L> {
     }
 
     /// Drives while something is expected and no caller waits for the role.
-    fn drive_in_background(&self, mut role: Role<'_, L>) {
+    fn drive_in_background(&self, mut role: Role<'_, C>) {
         let driving = Driving::begin();
         while !self.has_waiting() && !self.is_stopping() {
-            let expects = role.as_ref().is_some_and(L::is_expecting);
+            let expects = role.as_ref().is_some_and(|it| it.is_expecting());
             if expects && self.inbox.is_empty() && self.has_parked() {
                 // The task takes the turn after the sleep. If the keeper did, it would wake the
                 // executor's other tasks from outside, and these then run after all others.
@@ -77,7 +77,7 @@ impl<L: EventLoop> SharedLoop<L> {
             }
             match self.step(&mut role) {
                 Some(Step::Busy) => {}
-                Some(Step::Idle) if role.as_ref().is_some_and(L::is_expecting) => {
+                Some(Step::Idle) if role.as_ref().is_some_and(|it| it.is_expecting()) => {
                     if !self.has_parked() && self.sleep(&mut role, || self.has_waiting()).is_none()
                     {
                         break;

@@ -2,12 +2,12 @@
 
 use starling_io::Clock;
 
-use super::{Candidate, Driving, EventLoop, Role, SharedLoop, Step};
+use super::{Candidate, Command, Driving, Role, SharedLoop, Step};
 use crate::driver_task::{Next, Progress, TaskState};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, lock};
 
-impl<L: EventLoop> SharedLoop<L> {
+impl<C: Command> SharedLoop<C> {
     /// Drives one turn for a task, if nobody else drives.
     pub(crate) fn drive_in_task(&self, task: &Arc<TaskState>, was: Progress) -> Next {
         let rested = was == Progress::Rested;
@@ -63,7 +63,7 @@ impl<L: EventLoop> SharedLoop<L> {
     }
 
     /// Gives up the role, to those that wait for it: the executor may not run this task again for long.
-    fn let_others_drive(&self, role: Role<'_, L>, task: &Arc<TaskState>) -> Option<Next> {
+    fn let_others_drive(&self, role: Role<'_, C>, task: &Arc<TaskState>) -> Option<Next> {
         let _transit = self.handovers.begin();
         drop(role);
         // As in `release`.
@@ -98,7 +98,7 @@ impl<L: EventLoop> SharedLoop<L> {
     }
 
     /// The role, or the task's place among those that wait for it.
-    fn take_role_or_list(&self, task: &Arc<TaskState>) -> Option<Role<'_, L>> {
+    fn take_role_or_list(&self, task: &Arc<TaskState>) -> Option<Role<'_, C>> {
         if let Some(role) = self.try_take_role() {
             if self.has_waiting() {
                 self.unlist(|candidate| candidate.is_task(task));
@@ -118,7 +118,7 @@ impl<L: EventLoop> SharedLoop<L> {
     }
 
     /// Gives up the role for a task that has parked. What calls have come is looked at after that.
-    fn release_parked(&self, role: Role<'_, L>, task: &Arc<TaskState>, had_calls: bool) -> Next {
+    fn release_parked(&self, role: Role<'_, C>, task: &Arc<TaskState>, had_calls: bool) -> Next {
         if !self.inbox.is_empty() || (!had_calls && task.has_calls()) {
             self.unpark(task);
             task.unpark();

@@ -59,16 +59,14 @@ impl Report {
     }
 }
 
-/// Ends what a command asks for, because there is no endpoint any more.
-pub(super) fn refuse(command: Command, failure: &str) {
-    match command {
-        Command::Start { reply, .. } => {
-            reply.finish(Err(stopped(Some(failure)).with_not_run()));
+impl starling_share::Command for Command {
+    fn refuse(self, failure: &str) {
+        match self {
+            Self::Start { reply, .. } => {
+                reply.finish(Err(stopped(Some(failure)).with_not_run()));
+            }
+            Self::Report(report) => report.set(None),
+            Self::Open { .. } | Self::Close { .. } | Self::Cancel(_) | Self::WakeAt { .. } => {}
         }
-        Command::Report(report) => report.set(None),
-        Command::Open { .. }
-        | Command::Close { .. }
-        | Command::Cancel(_)
-        | Command::WakeAt { .. } => {}
     }
 }

@@ -15,6 +15,7 @@ use starling_endpoint::{
     unsent_message,
 };
 use starling_io::{IoError, MessageMemory, Wake};
+use starling_share::Step;
 
 use super::command::Command;
 use super::deadline_waker::wake_at;
@@ -80,8 +81,94 @@ pub(crate) struct EventLoop<I: Device> {
     channels: HashMap<u64, Arc<Connection>>,
 }
 
+/// A loop on a device of any kind, for [`starling_share::SharedLoop`].
+pub(crate) struct OpenedLoop {
+    pub(crate) event_loop: Box<dyn starling_share::EventLoop<Command = Command>>,
+    /// Ends a sleep of the loop.
+    pub(crate) waker: Arc<dyn Wake>,
+    /// The memory for messages of the device.
+    pub(crate) memory: MessageMemory,
+}
+
+impl<I: Device> starling_share::EventLoop for EventLoop<I> {
+    type Command = Command;
+
+    fn resume(&mut self) -> Result<(), IoError> {
+        self.turn().map(drop)
+    }
+
+    fn execute(&mut self, command: Command) {
+        // A panic is that of a caller's waker, as in a turn.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.execute_command(command)));
+    }
+
+    fn turn(&mut self) -> Result<Step, IoError> {
+        // A panic is that of a caller's waker. Its call has ended, and the others go on.
+        let turn = catch_unwind(AssertUnwindSafe(|| self.core.turn()));
+        let mut busy = match turn {
+            Ok(turn) => !turn?.is_idle(),
+            Err(_) => true,
+        };
+        while let Some(unsent) = self.next_unsent() {
+            busy = true;
+            let UnsentCall {
+                reply,
+                connection,
+                call,
+            } = unsent;
+            self.call_later(reply, connection, call, Attempt::Last);
+        }
+        Ok(match busy {
+            true => Step::Busy,
+            false => Step::Idle,
+        })
+    }
+
+    fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
+        self.core.wait(limit)
+    }
+
+    fn spin_ns(&self) -> u64 {
+        self.core.raw.idle().spin_ns()
+    }
+
+    fn is_expecting(&self) -> bool {
+        !self.calls.lock().0.is_empty()
+    }
+
+    fn next_timer_ns(&mut self) -> Option<u64> {
+        self.core.raw.next_timer_ns()
+    }
+
+    /// Closes all sessions, or ends all calls with the device's error.
+    fn end(mut self: Box<Self>, failure: Option<&str>) {
+        self.channels.clear();
+        let Some(failure) = failure else {
+            // A failure of the device ends the sessions, too.
+            let _ = self.core.raw.drain(CLOSE_TIMEOUT);
+            return;
+        };
+        let calls = std::mem::take(&mut *self.calls.lock());
+        let unsent = std::mem::take(&mut *self.unsent.lock());
+        let calls = calls.0.into_iter().map(|(_, call)| call.reply);
+        let unsent = unsent.into_iter().map(|call| call.reply);
+        for reply in calls.chain(unsent) {
+            reply.finish(Err(stopped(Some(failure))));
+        }
+    }
+}
+
 impl<I: Device> EventLoop<I> {
-    pub(crate) fn new(mut core: Core<I>) -> Self {
+    pub(crate) fn open(core: Core<I>) -> OpenedLoop {
+        let (waker, memory) = (core.raw.waker(), core.raw.memory());
+        OpenedLoop {
+            event_loop: Box::new(Self::new(core)),
+            waker,
+            memory,
+        }
+    }
+
+    fn new(mut core: Core<I>) -> Self {
         let calls = Arc::new(Mutex::new(CallTable::default()));
         let unsent = Arc::new(Mutex::new(Vec::new()));
         let (its_calls, its_unsent) = (Arc::clone(&calls), Arc::clone(&unsent));
@@ -98,79 +185,6 @@ impl<I: Device> EventLoop<I> {
             continuation,
             channels: HashMap::new(),
         }
-    }
-
-    pub(super) fn waker(&self) -> Arc<dyn Wake> {
-        self.core.raw.waker()
-    }
-
-    pub(super) fn memory(&self) -> MessageMemory {
-        self.core.raw.memory()
-    }
-
-    /// One turn. Returns whether it did anything.
-    pub(super) fn turn(&mut self) -> Result<bool, IoError> {
-        // A panic is that of a caller's waker. Its call has ended, and the others go on.
-        let turn = catch_unwind(AssertUnwindSafe(|| self.core.turn()));
-        let mut busy = match turn {
-            Ok(turn) => !turn?.is_idle(),
-            Err(_) => true,
-        };
-        while let Some(unsent) = self.next_unsent() {
-            busy = true;
-            let UnsentCall {
-                reply,
-                connection,
-                call,
-            } = unsent;
-            self.call_later(reply, connection, call, Attempt::Last);
-        }
-        Ok(busy)
-    }
-
-    /// Takes in what has arrived while nobody drove.
-    pub(super) fn resume(&mut self) -> Result<(), IoError> {
-        self.turn().map(drop)
-    }
-
-    pub(super) fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
-        self.core.wait(limit)
-    }
-
-    /// How long a driver without work takes turns before it sleeps.
-    pub(super) fn spin_ns(&self) -> u64 {
-        self.core.raw.idle().spin_ns()
-    }
-
-    /// Whether a caller waits for something.
-    pub(super) fn is_expecting(&self) -> bool {
-        !self.calls.lock().0.is_empty()
-    }
-
-    pub(super) fn next_timer_ns(&mut self) -> Option<u64> {
-        self.core.raw.next_timer_ns()
-    }
-
-    /// Closes all sessions, or ends all calls with the device's error.
-    pub(super) fn end(mut self, failure: Option<&str>) {
-        self.channels.clear();
-        let Some(failure) = failure else {
-            // A failure of the device ends the sessions, too.
-            let _ = self.core.raw.drain(CLOSE_TIMEOUT);
-            return;
-        };
-        let calls = std::mem::take(&mut *self.calls.lock());
-        let unsent = std::mem::take(&mut *self.unsent.lock());
-        let calls = calls.0.into_iter().map(|(_, call)| call.reply);
-        let unsent = unsent.into_iter().map(|call| call.reply);
-        for reply in calls.chain(unsent) {
-            reply.finish(Err(stopped(Some(failure))));
-        }
-    }
-
-    pub(super) fn execute(&mut self, command: Command) {
-        // A panic is that of a caller's waker, as in a turn.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.execute_command(command)));
     }
 
     fn execute_command(&mut self, command: Command) {
