@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use starling_io::{PacketTx, TxError};
-use starling_proto::{FrameSink, PeerId, SinkError};
+use starling_proto::{FrameSink, Origin, PeerId, SinkError};
 
 use crate::convert::{io_peer, proto_peer};
 
@@ -41,6 +41,10 @@ impl<T: PacketTx> FrameSink for Sink<'_, T> {
     fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId> {
         // The protocol counts peers that it could not accept; such a peer tries again.
         self.0.accept_peer(address).ok().map(proto_peer)
+    }
+
+    fn origin(&self, peer: PeerId) -> Origin {
+        Origin(self.0.origin(io_peer(peer)).0)
     }
 
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {

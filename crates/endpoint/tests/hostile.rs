@@ -8,7 +8,8 @@ use common::endpoint;
 use starling_endpoint::{CallOptions, Code, Handler, MethodId, Secrets, Status};
 use starling_io::{Clock, PacketIo, PacketRx, PacketTx};
 use starling_proto::{
-    Config, FrameSink, Incoming, Msgbuf, PeerId, Prefix, Protocol, SessionId, SinkError, Source,
+    Config, FrameSink, Incoming, Msgbuf, Origin, PeerId, Prefix, Protocol, SessionId, SinkError,
+    Source,
 };
 use starling_sim::SimTx;
 use starling_sim::stepped::{SteppedIo, SteppedNetwork};
@@ -40,6 +41,10 @@ impl FrameSink for Sink<'_> {
 
     fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId> {
         self.0.accept_peer(address).ok().map(|peer| PeerId(peer.0))
+    }
+
+    fn origin(&self, peer: PeerId) -> Origin {
+        Origin(self.0.origin(starling_io::PeerId(peer.0)).0)
     }
 
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {

@@ -14,7 +14,7 @@ use crate::map::{MappedSleepWords, Ring};
 use crate::ring::Producer;
 use crate::sleep::{Doorbell, SLEEPING};
 use crate::sys;
-use crate::users;
+use crate::users::{self, Origin};
 
 /// So many records may be lent to a peer before each further one looks for those that it consumed.
 const MAX_LENT_UNSEEN: usize = 8;
@@ -305,6 +305,12 @@ impl PacketTx for ShmTx {
             "a shm device receives nothing from unknown senders",
             "take the peer from the datagram's source",
         ))
+    }
+
+    fn origin(&self, peer: PeerId) -> starling_io::Origin {
+        let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
+        let origin = peer.and_then(|peer| Origin::of(&peer.socket));
+        starling_io::Origin(origin.map_or(0, Origin::number))
     }
 
     fn max_datagram(&self, peer: PeerId) -> usize {

@@ -33,6 +33,14 @@ impl Origin {
         }
         (peer.pid != 0).then_some(Self::Process(peer.pid))
     }
+
+    /// A number that no other origin has. It is not 0.
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            Self::Process(pid) => u64::from(pid as u32),
+            Self::User(uid) => 1 << 32 | u64::from(uid),
+        }
+    }
 }
 
 /// Whether the process at the other end runs as this process's user or as root.

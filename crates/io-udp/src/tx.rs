@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use starling_io::{IoError, PacketTx, PeerId, TxError};
+use starling_io::{IoError, Origin, PacketTx, PeerId, TxError};
 
 use self::outcome::SendOutcome;
 use self::peers::TxPeer;
@@ -438,6 +438,11 @@ impl PacketTx for UdpTx {
 
     fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError> {
         self.add_peer(address)
+    }
+
+    fn origin(&self, id: PeerId) -> Origin {
+        let address = self.address_of(id).map(RawAddr::to_std);
+        address.map_or(Origin(0), Origin::of_address)
     }
 
     fn limit_datagram(&mut self, id: PeerId, bytes: usize) {

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use starling_ethernet::{Mac, Template};
-use starling_io::{IoError, PacketTx, PeerId, TxError};
+use starling_io::{IoError, Origin, PacketTx, PeerId, TxError};
 use starling_io_udp::UdpTx;
 
 use crate::chunk_accounting::ChunkAccounting;
@@ -454,6 +454,10 @@ impl PacketTx for XdpTx {
         let id = self.udp.accept_peer(address)?;
         self.add_peer(id, address, false);
         Ok(id)
+    }
+
+    fn origin(&self, id: PeerId) -> Origin {
+        self.udp.origin(id)
     }
 
     fn limit_datagram(&mut self, id: PeerId, bytes: usize) {

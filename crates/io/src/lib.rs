@@ -30,7 +30,7 @@ mod report;
 mod steer;
 mod waker;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +49,23 @@ pub const MAX_BURST: usize = 64;
 /// A device's number of a peer endpoint: dense, reused only after [`PacketIo::close_peer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
+
+/// The host or user that a peer belongs to, for shares that are fair: one host has as many peers as it opens
+/// ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Origin(pub u64);
+
+impl Origin {
+    /// The host of an address: all of an IPv4 address, and the first half of an IPv6 address, which is one
+    /// network. A host is given no less of IPv6 (RFC 6177).
+    pub fn of_address(address: SocketAddr) -> Self {
+        match address.ip().to_canonical() {
+            // No network of IPv6 has these numbers: they are mapped addresses (RFC 4291, 2.5.5.2).
+            IpAddr::V4(ip) => Self(0xffff_0000_0000 | u64::from(u32::from(ip))),
+            IpAddr::V6(ip) => Self((u128::from(ip) >> 64) as u64),
+        }
+    }
+}
 
 /// Explicit congestion notification bits of the IP header (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -289,6 +306,12 @@ pub trait PacketTx {
 
     /// Makes a peer of an unknown address.
     fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError>;
+
+    /// The host or user that a peer belongs to: peers that one party can make at will have the same one, so
+    /// that they share what one may have. The default: each peer is of its own.
+    fn origin(&self, peer: PeerId) -> Origin {
+        Origin(u64::from(peer.0))
+    }
 
     /// From now on datagrams to `peer` have at most this payload, in bytes: its interface may have
     /// a smaller MTU than any on the path that this host knows. Of several limits the smallest

@@ -44,7 +44,8 @@
 //! | How is a dead server noticed? | `client/liveness.rs` |
 //! | How are large messages cut up and put together? | `transfer.rs` |
 //! | Who may send how much? | `server/credits.rs` |
-//! | Which responses are kept, and which are forgotten first? | `kept_responses.rs`, `server/retention.rs` |
+//! | Who gives way when memory or sessions are used up? | `holdings.rs`, `origins.rs` |
+//! | Which responses are kept, and which are forgotten first? | `server/retention.rs` |
 //! | How is a congestion control added? | `congestion.rs` |
 //! | Which timers are there? | `wheel.rs`, `client/timer.rs` |
 #![forbid(unsafe_code)]
@@ -56,11 +57,12 @@ mod config;
 mod congestion;
 mod cookie;
 mod error;
+mod holdings;
 mod ids;
 mod incoming;
 mod inline_message;
-mod kept_responses;
 mod msgbuf_pool;
+mod origins;
 mod peer;
 mod protocol;
 mod rtt;
@@ -83,6 +85,7 @@ pub use error::{
 };
 pub use ids::{PeerId, Prefix, RequestId, RequestNumber, SessionId, Source, Tag};
 pub use incoming::{Body, Incoming};
+pub use origins::Origin;
 pub use protocol::{Frames, Protocol, Upcoming};
 pub use sink::{FrameSink, SinkError};
 pub use starling_msgbuf::Msgbuf;

@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+use crate::holdings::Holder;
+use crate::origins::{Origin, OriginId, Origins};
 use crate::wire::Preamble;
 use crate::{Event, PeerId, SessionId};
 
@@ -25,11 +27,14 @@ pub(crate) struct Peer {
     pub(crate) newest: SessionId,
     pub(crate) client_sessions: u32,
     pub(crate) server_sessions: u32,
+    /// Where it is, while it has server sessions.
+    pub(crate) origin: OriginId,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     list: Vec<Peer>,
+    pub(crate) origins: Origins,
 }
 
 /// Which of a peer's counters a session counts in.
@@ -72,6 +77,7 @@ impl Peers {
                 newest: SessionId::NONE,
                 client_sessions: 0,
                 server_sessions: 0,
+                origin: OriginId::NONE,
             };
             self.list.resize(index + 1, nobody);
         }
@@ -90,12 +96,30 @@ impl Peers {
         peer
     }
 
+    /// The origin of a peer that has a server session from now on.
+    pub(crate) fn set_origin(&mut self, peer: PeerId, origin: Origin) {
+        let entry = &mut self.list[peer.0 as usize];
+        if entry.origin == OriginId::NONE {
+            entry.origin = self.origins.retain(origin);
+        }
+    }
+
+    /// A peer as one that holds something.
+    pub(crate) fn holder(&self, peer: PeerId) -> Holder {
+        let origin = self.get(peer).map_or(OriginId::NONE, |peer| peer.origin);
+        Holder { origin, peer }
+    }
+
     /// A session does not refer to the peer any more.
     pub(crate) fn release(&mut self, peer: PeerId, role: Role, events: &mut VecDeque<Event>) {
         let entry = &mut self.list[peer.0 as usize];
         match role {
             Role::Client => entry.client_sessions -= 1,
             Role::Server => entry.server_sessions -= 1,
+        }
+        if entry.server_sessions == 0 && entry.origin != OriginId::NONE {
+            self.origins.release(entry.origin);
+            entry.origin = OriginId::NONE;
         }
         if entry.client_sessions + entry.server_sessions == 0 {
             entry.token = 0;

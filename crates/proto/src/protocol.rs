@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use crate::client::Client;
 use crate::cookie::CookieKey;
+use crate::holdings::Holdings;
 use crate::incoming::{Body, Incoming};
-use crate::kept_responses::KeptResponses;
 use crate::msgbuf_pool::{FRESH_BYTES, Pool};
 use crate::peer::{Peers, preamble};
 use crate::server::Server;
@@ -85,8 +85,10 @@ impl Protocol {
                 scratch: Msgbuf::from_vec(Vec::with_capacity(FRESH_BYTES)),
                 events: VecDeque::new(),
                 stats: Stats::default(),
-                reassembling: 0,
-                kept: KeptResponses::new(),
+                reassembling_responses: 0,
+                receiving: Holdings::new(),
+                kept: Holdings::new(),
+                served: Holdings::new(),
                 fast_path,
                 mark: 0,
             },

@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::claims::Claims;
-use crate::kept_responses::Kept;
+use crate::holdings::Holding;
 use crate::msgbuf_pool::{is_bulky, memory_of};
 use crate::peer::preamble;
-use crate::shared::Shared;
+use crate::shared::{Shared, SlotPlace};
 use crate::table::Table;
 use crate::wire::{Frame, Header, Kind, flags};
 use crate::{
@@ -303,11 +303,13 @@ impl Server {
             *message = Msgbuf::from_vec(Vec::with_capacity(session.fragment.min(4096) as usize));
         }
         if bulky {
-            *slot.cold.extra_mut() = shared.kept.insert(Kept {
-                peer,
-                session: id.session(),
-                slot: id.slot(),
-                bytes: bytes as u32,
+            *slot.cold.extra_mut() = shared.kept.insert(Holding {
+                holder: shared.peers.holder(peer),
+                amount: bytes as u32,
+                what: SlotPlace {
+                    session: id.session(),
+                    slot: id.slot(),
+                },
             });
             if !slot.in_retention_queue {
                 slot.in_retention_queue = true;

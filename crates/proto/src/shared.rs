@@ -3,13 +3,20 @@
 use std::collections::VecDeque;
 
 use crate::cookie::CookieKey;
-use crate::kept_responses::KeptResponses;
+use crate::holdings::Holdings;
 use crate::msgbuf_pool::Pool;
 use crate::peer::{Peers, preamble};
 use crate::sink::push_rare;
 use crate::wire::{HEADER_BYTES, Header, PREAMBLE_BYTES};
-use crate::{Config, Event, FrameSink, Source, Stats};
+use crate::{Config, Event, FrameSink, SessionId, Source, Stats};
 use starling_msgbuf::Msgbuf;
+
+/// A slot of a server session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotPlace {
+    pub(crate) session: SessionId,
+    pub(crate) slot: u8,
+}
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
@@ -24,10 +31,14 @@ pub(crate) struct Shared {
     pub(crate) scratch: Msgbuf,
     pub(crate) events: VecDeque<Event>,
     pub(crate) stats: Stats,
-    /// Memory promised to messages that are being reassembled.
-    pub(crate) reassembling: usize,
-    /// Bulky responses that are kept until they are acknowledged.
-    pub(crate) kept: KeptResponses,
+    /// Memory promised to responses that are being reassembled.
+    pub(crate) reassembling_responses: usize,
+    /// Memory promised to requests that are being reassembled.
+    pub(crate) receiving: Holdings<SlotPlace>,
+    /// Memory of bulky responses that are kept until they are acknowledged.
+    pub(crate) kept: Holdings<SlotPlace>,
+    /// The sessions of clients, one each.
+    pub(crate) served: Holdings<SessionId>,
     /// Requests of one packet take the fast path: they are handed over in the receive buffer, and
     /// no worker may claim them.
     pub(crate) fast_path: bool,
@@ -36,17 +47,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Promises memory for a message of `total` bytes.
-    pub(crate) fn reserve(&mut self, total: u32) -> bool {
-        let fits = self.reassembling + total as usize <= self.config.reassembly_bytes;
-        if fits {
-            self.reassembling += total as usize;
-        }
-        fits
+    /// Memory promised to messages that are being reassembled.
+    pub(crate) fn reassembling(&self) -> usize {
+        self.receiving.total() + self.reassembling_responses
     }
 
-    pub(crate) fn unreserve(&mut self, total: u32) {
-        self.reassembling -= total as usize;
+    /// Whether memory can be promised for a message of `total` bytes.
+    pub(crate) fn has_room(&self, total: u32) -> bool {
+        self.reassembling() + total as usize <= self.config.reassembly_bytes
     }
 
     /// Sends one frame in a datagram of its own, for the incarnation `token`, best effort. This is

@@ -3,8 +3,8 @@
 
 use std::net::SocketAddr;
 
-use crate::PeerId;
 use crate::wire::MAX_DATAGRAM;
+use crate::{Origin, PeerId};
 
 /// Why a frame was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,9 @@ pub trait FrameSink {
 
     /// Makes a peer of an address that the cookie has proved. `None`: the device has no room.
     fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId>;
+
+    /// The host or user that a peer belongs to.
+    fn origin(&self, peer: PeerId) -> Origin;
 
     /// `peer` accepts no datagram larger than this, in bytes. The device does not know this limit;
     /// the protocol has it from the peer.

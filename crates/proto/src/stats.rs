@@ -38,6 +38,8 @@ pub struct Stats {
     pub responses_sent: u64,
     /// Server: responses that no client waited for any more.
     pub responses_unwanted: u64,
+    /// Server: sessions that gave way to those of clients with fewer.
+    pub sessions_evicted: u64,
     /// Server: kept responses that were dropped because the memory for them was used up.
     pub responses_evicted: u64,
     /// Frames that found the sink full and were offered again.
@@ -58,7 +60,7 @@ pub struct Stats {
 
 impl Stats {
     /// All counts, by the names of the fields.
-    pub fn counts(&self) -> [(&'static str, u64); 19] {
+    pub fn counts(&self) -> [(&'static str, u64); 20] {
         macro_rules! named {
             ($($field:ident),*) => {{
                 let Self { $($field),* } = *self;
@@ -80,6 +82,7 @@ impl Stats {
             responses_evicted,
             sink_full,
             sessions_refused,
+            sessions_evicted,
             challenges,
             credits_revoked,
             resets_searched,

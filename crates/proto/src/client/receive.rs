@@ -212,7 +212,7 @@ impl Client {
         }
         let error = if fragment.total > shared.config.max_total() {
             Some(RequestError::ResponseTooLarge)
-        } else if !shared.reserve(fragment.total) {
+        } else if !shared.has_room(fragment.total) {
             Some(RequestError::NoMemory)
         } else {
             None
@@ -222,6 +222,7 @@ impl Client {
             self.fail_request(shared, now, id, index, error, sink);
             return false;
         }
+        shared.reassembling_responses += fragment.total as usize;
         let slot = &mut session.slots[index];
         if slot.retries == 0 {
             let answer = frame.header.flags;
@@ -269,7 +270,7 @@ impl Client {
             unreachable!("checked above");
         };
         session.slots[index].release_memory(shared);
-        shared.unreserve(window.arrived.total());
+        shared.reassembling_responses -= window.arrived.total() as usize;
         let body = window.arrived.into_buffer();
         shared.stats.responses_received += 1;
         self.send_queued(shared, now, id, sink);

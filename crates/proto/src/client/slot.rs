@@ -163,7 +163,7 @@ impl Slot {
         };
         shared.pool.put(message);
         if let Some(Large::Receive(window)) = large {
-            shared.unreserve(window.arrived.total());
+            shared.reassembling_responses -= window.arrived.total() as usize;
             shared.pool.put(window.arrived.into_buffer());
         }
     }

@@ -33,13 +33,13 @@ impl Protocol {
 
     /// Memory promised to messages that are being reassembled, in bytes.
     pub fn reassembling(&self) -> usize {
-        self.shared.reassembling
+        self.shared.reassembling()
     }
 
     /// Memory of responses that are kept until they are acknowledged, in bytes, but for those in a slot's
     /// own memory.
     pub fn retained(&self) -> usize {
-        self.shared.kept.bytes()
+        self.shared.kept.total()
     }
 
     /// The accounting of a client session, for checkers: credits in use, credits, busy slots.

@@ -90,7 +90,7 @@ impl Protocol {
             ..
         } = self;
         if let Some(total) = client.begins_response(shared, peer, &frame) {
-            server.make_memory(shared, now, total, sink);
+            server.make_reassembly_room(shared, now, None, total, sink);
         }
         client.handle_response_fragment(shared, now, peer, frame, tail, sink)
     }

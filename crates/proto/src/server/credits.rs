@@ -6,6 +6,7 @@
 //! the client confirms its return, or has ignored the demand for long.
 
 use super::Server;
+use super::session::ServerSession;
 use crate::shared::Shared;
 use crate::wire::{Frame, Limit};
 use crate::{FrameSink, PeerId, SessionId};
@@ -23,9 +24,13 @@ impl Server {
         shared.config.rx_queue_datagrams * shared.config.overcommit
     }
 
+    fn credits_left(&self, shared: &Shared) -> usize {
+        Self::credit_limit(shared).saturating_sub(self.granted)
+    }
+
     /// Credits for a new session that could use `wanted`. `None`: not one credit is left.
     pub(super) fn first_grant(&self, shared: &Shared, wanted: u16) -> Option<u16> {
-        let left = Self::credit_limit(shared).saturating_sub(self.granted);
+        let left = self.credits_left(shared);
         // The last quarter is kept for sessions that come later.
         let reserve = Self::credit_limit(shared) / 4;
         let generous = left.saturating_sub(reserve).min(usize::from(wanted)) as u16;
@@ -41,7 +46,7 @@ impl Server {
         id: SessionId,
         sink: &mut S,
     ) {
-        let left = Self::credit_limit(shared).saturating_sub(self.granted);
+        let left = self.credits_left(shared);
         let session = self.sessions.get_mut(id).expect("the caller has it");
         let missing = usize::from(session.wanted - session.granted.min(session.wanted));
         if session.credit_is_unheard(now) {
@@ -53,9 +58,8 @@ impl Server {
         }
         let more = missing.min(left);
         if more > 0 {
-            session.granted += more as u16;
-            self.granted += more;
-            let credits = session.granted;
+            let credits = session.granted + more as u16;
+            set_credits(&mut self.granted, shared, session, credits);
             session.push_credit(now, credits, sink);
         }
         if more < missing {
@@ -79,7 +83,8 @@ impl Server {
         can_help
     }
 
-    /// Tells sessions without traffic since `idle_since` to return all credits but one.
+    /// Tells sessions to return all credits but one: those without traffic since `idle_since`, and those of
+    /// origins that have twice as many credits as that of session `except`, which asks for them.
     fn revoke<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -89,14 +94,20 @@ impl Server {
         mut missing: usize,
         sink: &mut S,
     ) {
+        let of_origin = |shared: &Shared, session: &ServerSession| {
+            let origin = shared.peers.holder(session.peer).origin;
+            shared.peers.origins.credits(origin)
+        };
+        let asks = except.and_then(|id| self.sessions.get(id));
+        let fair = asks.map_or(usize::MAX, |asks| 2 * of_origin(shared, asks));
         for _ in 0..SEARCH.min(self.sessions.places()) {
             self.reclaim_at = (self.reclaim_at + 1) % self.sessions.places();
             let Some(id) = self.sessions.id_at(self.reclaim_at) else {
                 continue;
             };
             let session = self.sessions.get_mut(id).expect("just named");
-            let idle = session.active_at <= idle_since;
-            if Some(id) == except || session.granted <= 1 || !idle {
+            let gives = session.active_at <= idle_since || of_origin(shared, session) >= fair;
+            if Some(id) == except || session.granted <= 1 || !gives {
                 continue;
             }
             if session.revoking && now - session.revoked_at >= shared.config.keepalive_ns {
@@ -104,8 +115,7 @@ impl Server {
                 // that it sends beyond its credits are no worse than those of any other sender.
                 session.revoking = false;
                 missing = missing.saturating_sub(usize::from(session.granted - 1));
-                self.granted -= usize::from(session.granted - 1);
-                session.granted = 1;
+                set_credits(&mut self.granted, shared, session, 1);
                 if missing == 0 {
                     break;
                 }
@@ -155,7 +165,20 @@ impl Server {
         }
         let credits = limit.credits.clamp(1, u32::from(session.granted)) as u16;
         session.revoking = false;
-        self.granted -= usize::from(session.granted - credits);
-        session.granted = credits;
+        set_credits(&mut self.granted, shared, session, credits);
     }
+}
+
+/// A session has `credits` from now on, which `granted` and its origin's sum count.
+pub(super) fn set_credits(
+    granted: &mut usize,
+    shared: &mut Shared,
+    session: &mut ServerSession,
+    credits: u16,
+) {
+    let origin = shared.peers.holder(session.peer).origin;
+    for sum in [granted, shared.peers.origins.credits_mut(origin)] {
+        *sum = *sum + usize::from(credits) - usize::from(session.granted);
+    }
+    session.granted = credits;
 }

@@ -3,14 +3,18 @@
 
 use super::slot::{Large, Phase};
 use super::{ACTIVE_NS, Server, block};
-use crate::shared::Shared;
+use crate::holdings::{Holder, Holding};
+use crate::shared::{Shared, SlotPlace};
 use crate::tail::{FragmentData, Tail};
 use crate::transfer::{ReceiveWindow, fragment_count};
 use crate::wire::{Fragment, Frame, RequestForResponse, flags};
 use crate::{Body, FrameSink, Incoming, PeerId, Rejection, SessionId};
 
-/// Requests searched for unused memory when there is none for another request.
+/// Requests searched for unused memory when there is none for another request, and those that give way.
 const SEARCHED: usize = 64;
+/// A request makes progress if so many bytes of it arrive within [`ACTIVE_NS`]. With less, it takes memory
+/// from others that could use it.
+const PROGRESS_BYTES: u32 = 64 << 10;
 
 impl Server {
     /// A fragment of a request. `tail` is the end of its data, if that is in another place.
@@ -55,16 +59,22 @@ impl Server {
         let session = self.sessions.get_mut(id).expect("just found");
         let slot = &mut session.slots[index];
         slot.flags |= shared.mark;
-        let Some(Large::Receive(window)) = slot.cold.large_mut() else {
+        let Some(Large::Receive(window, _)) = slot.cold.large_mut() else {
             unreachable!("a slot that receives fragments has a window");
         };
-        match window.accept(fragment.total, fragment.index, &FragmentData { head, tail }) {
-            Ok(true) => slot.arrived_at = now,
-            Ok(false) => {}
-            Err(_) => {
-                shared.stats.frames_malformed += 1;
-                return None;
-            }
+        let stretch =
+            |window: &ReceiveWindow| window.next() / (PROGRESS_BYTES / session.fragment).max(1);
+        let before = stretch(window);
+        let data = FragmentData { head, tail };
+        if window
+            .accept(fragment.total, fragment.index, &data)
+            .is_err()
+        {
+            shared.stats.frames_malformed += 1;
+            return None;
+        }
+        if stretch(window) != before {
+            slot.arrived_at = now;
         }
         let complete = window.is_complete();
         if !complete {
@@ -77,11 +87,10 @@ impl Server {
             }
             return None;
         }
-        let total = window.total();
-        let Some(Large::Receive(window)) = slot.cold.set_large(None) else {
+        let Some(Large::Receive(window, holding)) = slot.cold.set_large(None) else {
             unreachable!("checked above");
         };
-        shared.unreserve(total);
+        shared.receiving.remove(holding);
         slot.phase = Phase::Executing;
         slot.arrived_at = now;
         let request = session.request_id(id, index);
@@ -124,7 +133,8 @@ impl Server {
         let slot = &mut session.slots[index];
         slot.release_memory(shared);
         slot.phase = Phase::Over;
-        if !self.promise_memory(shared, now, total, sink) {
+        let holder = shared.peers.holder(peer);
+        if !self.make_reassembly_room(shared, now, Some(holder), total, sink) {
             let session = self.sessions.get_mut(id).expect("just found");
             session.give_up(shared, index, number, sink);
             return false;
@@ -138,28 +148,34 @@ impl Server {
         slot.fragments = fragment_count(total, session.fragment);
         let buffer = shared.pool.take_large(total as usize);
         let window = ReceiveWindow::new(total, session.fragment, buffer);
-        slot.cold.set_large(Some(Large::Receive(window)));
+        let holding = shared.receiving.insert(Holding {
+            holder,
+            amount: total,
+            what: SlotPlace {
+                session: id,
+                slot: index as u8,
+            },
+        });
+        slot.cold.set_large(Some(Large::Receive(window, holding)));
         slot.arrived_at = now;
         slot.flags = 0;
         true
     }
 
-    /// Promises memory for a request of `total` bytes. If none is left, the memory of requests whose
-    /// fragments stopped arriving is used: a promise costs a client only one packet.
-    fn promise_memory<S: FrameSink>(
+    /// Makes room so that `total` bytes can be promised. `wants` is the client that asks; `None` is this
+    /// endpoint itself. If none are left, requests that make no progress give way, for a promise costs a
+    /// client only one packet; then those of clients that hold much more. `false`: that was not enough.
+    pub(crate) fn make_reassembly_room<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
+        wants: Option<Holder>,
         total: u32,
         sink: &mut S,
     ) -> bool {
         // Two entries are checked for each that is added, so entries that are over do not pile up.
-        let mut looks = self.receiving.len().min(2);
-        let mut promised = shared.reserve(total);
-        if !promised {
-            looks = self.receiving.len().min(SEARCHED);
-        }
-        for _ in 0..looks {
+        let looks = if shared.has_room(total) { 2 } else { SEARCHED };
+        for _ in 0..looks.min(self.receiving.len()) {
             let Some((id, index, number)) = self.receiving.pop_front() else {
                 break;
             };
@@ -170,27 +186,26 @@ impl Server {
             if slot.number != number || slot.phase != Phase::Receiving {
                 continue;
             }
-            if promised || now - slot.arrived_at < ACTIVE_NS {
+            if shared.has_room(total) || now - slot.arrived_at < ACTIVE_NS {
                 self.receiving.push_back((id, index, number));
                 continue;
             }
             session.give_up(shared, index.into(), number, sink);
-            promised = shared.reserve(total);
         }
-        promised
-    }
-
-    /// Makes room so that `total` bytes can be promised to the client side.
-    pub(crate) fn make_memory<S: FrameSink>(
-        &mut self,
-        shared: &mut Shared,
-        now: u64,
-        total: u32,
-        sink: &mut S,
-    ) {
-        if self.promise_memory(shared, now, total, sink) {
-            shared.unreserve(total);
+        for _ in 0..SEARCHED {
+            if shared.has_room(total) {
+                return true;
+            }
+            let Some((_, victim)) = shared.receiving.gives_way_to(wants, total as usize) else {
+                return false;
+            };
+            let SlotPlace { session, slot } = victim.what;
+            let session = self.sessions.get_mut(session);
+            let session = session.expect("what a session holds goes with it");
+            let number = session.slots[usize::from(slot)].number;
+            session.give_up(shared, slot.into(), number, sink);
         }
+        shared.has_room(total)
     }
 
     /// A request for response: the client wants fragments of a response, or acknowledges all.

@@ -1,7 +1,10 @@
 //! How sessions open at the server (connect, challenge, accept, refuse), and how a client closes one.
 
 use super::Server;
+use super::credits::set_credits;
 use super::session::ServerSession;
+use crate::holdings::{Holder, Holding, HoldingId};
+use crate::origins::OriginId;
 use crate::peer::{Role, preamble};
 use crate::shared::Shared;
 use crate::sink::{datagram_width, push_rare};
@@ -93,7 +96,17 @@ impl Server {
         sink: &mut S,
     ) -> Result<Option<SessionId>, Refusal> {
         let limit = shared.config.max_sessions as u32;
-        let peer = peer.ok_or(Refusal::SessionLimit { limit })?;
+        let Some(peer) = peer else {
+            // The device has no room: a peer goes when its last session has ended.
+            let wants = Holder {
+                origin: OriginId::NONE,
+                peer: PeerId(u32::MAX),
+            };
+            return match !self.draining && self.make_session_room(shared, now, wants) {
+                true => Ok(None),
+                false => Err(Refusal::SessionLimit { limit }),
+            };
+        };
         let key = (peer, connect.token, connect.session);
         if let Some(id) = self.by_client.get(&key) {
             return Ok(Some(*id));
@@ -105,6 +118,10 @@ impl Server {
             let limit = most as u32;
             return Err(Refusal::ClientLimit { limit });
         }
+        let wants = Holder {
+            origin: shared.peers.origins.find(sink.origin(peer)),
+            peer,
+        };
         if !self.draining
             && !self.sessions.is_full()
             && self.first_grant(shared, 1).is_none()
@@ -112,7 +129,7 @@ impl Server {
         {
             return Ok(None);
         }
-        self.admit(shared, now, peer, connect, sink).map(Some)
+        self.admit(shared, now, wants, connect, sink).map(Some)
     }
 
     /// Whether a session can be what the connect asks for; returns the bytes of its datagrams.
@@ -144,15 +161,19 @@ impl Server {
         &mut self,
         shared: &mut Shared,
         now: u64,
-        peer: PeerId,
+        wants: Holder,
         connect: &Connect,
         sink: &mut S,
     ) -> Result<SessionId, Refusal> {
+        let peer = wants.peer;
         let width = self.check_connect(peer, connect, sink)?;
         let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
         if token != 0 && token != connect.token {
             // The client was restarted: the sessions of its former incarnation end.
             self.drop_peer(shared, peer);
+        }
+        if self.sessions.is_full() || self.first_grant(shared, 1).is_none() {
+            self.make_session_room(shared, now, wants);
         }
         let limit = shared.config.max_sessions as u32;
         if self.sessions.is_full() {
@@ -181,7 +202,7 @@ impl Server {
                     0
                 },
                 max_message,
-                granted,
+                granted: 0,
                 wanted,
                 revoking: false,
                 revoked_at: 0,
@@ -194,11 +215,11 @@ impl Server {
                 pending: 0,
                 blocked: false,
                 slots: Slots::new(slots),
+                holding: HoldingId::default(),
             })
             .expect("the table is not full");
         sink.limit_datagram(peer, width);
         self.open_claims(id);
-        self.granted += usize::from(granted);
         let before = self
             .by_client
             .insert((peer, connect.token, connect.session), id);
@@ -208,6 +229,14 @@ impl Server {
         if entry.become_incarnation(connect.token) != connect.token {
             sink.seal(peer);
         }
+        shared.peers.set_origin(peer, sink.origin(peer));
+        let session = self.sessions.get_mut(id).expect("just opened");
+        set_credits(&mut self.granted, shared, session, granted);
+        session.holding = shared.served.insert(Holding {
+            holder: shared.peers.holder(peer),
+            amount: 1,
+            what: id,
+        });
         Ok(id)
     }
 

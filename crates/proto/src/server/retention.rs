@@ -24,17 +24,17 @@ impl Server {
         bytes: usize,
     ) -> bool {
         let limit = shared.config.retained_bytes;
-        while shared.kept.bytes() + bytes > limit {
-            let Some(oldest) = shared.kept.oldest_of_largest() else {
+        while shared.kept.total() + bytes > limit {
+            let Some((_, oldest)) = shared.kept.oldest_of_largest() else {
                 return false;
             };
-            let session = self.sessions.get_mut(oldest.session);
+            let session = self.sessions.get_mut(oldest.what.session);
             let session = session.expect("a session's responses go with it");
             let fetching = now.saturating_sub(session.active_at) < ACTIVE_NS;
-            if oldest.peer == peer && fetching && bytes > ALWAYS_KEPT {
+            if oldest.holder.peer == peer && fetching && bytes > ALWAYS_KEPT {
                 return false;
             }
-            let slot = &mut session.slots[usize::from(oldest.slot)];
+            let slot = &mut session.slots[usize::from(oldest.what.slot)];
             slot.release_memory(shared);
             slot.phase = Phase::Over;
             shared.stats.responses_evicted += 1;

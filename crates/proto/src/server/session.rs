@@ -11,6 +11,7 @@
 
 use super::credits::REPEAT_NS;
 use super::slot::{Large, Phase, Slot};
+use crate::holdings::HoldingId;
 use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::sink::push_rare;
@@ -45,6 +46,8 @@ pub(crate) struct ServerSession {
     pub(crate) token: u32,
     pub(crate) active_at: u64,
     pub(crate) slots: Slots<Slot>,
+    /// The session among those that clients have.
+    pub(crate) holding: HoldingId,
     /// The client was told to return all credits but one, first at `revoked_at`.
     pub(crate) revoking: bool,
     pub(crate) blocked: bool,
@@ -80,6 +83,7 @@ impl Place for ServerSession {
             token: 0,
             active_at: 0,
             slots: Slots::new(0),
+            holding: HoldingId::default(),
             revoking: false,
             blocked: false,
             granted: 0,
@@ -106,6 +110,12 @@ impl ServerSession {
     #[inline]
     pub(crate) fn preamble(&self) -> [u8; PREAMBLE_BYTES] {
         preamble(self.token)
+    }
+
+    /// Whether a request arrives or is executed.
+    pub(crate) fn is_busy(&self) -> bool {
+        let busy = |slot: &Slot| matches!(slot.phase, Phase::Receiving | Phase::Executing);
+        (0..self.slots.count()).any(|index| self.slots.get(index).is_some_and(busy))
     }
 
     fn header(&self, kind: Kind, slot: usize, flags: u8) -> Header {
@@ -208,7 +218,7 @@ impl ServerSession {
     ) -> Result<(), SinkError> {
         let entry = &self.slots[slot];
         let ack = match entry.cold.large() {
-            Some(Large::Receive(window)) => CreditReturn {
+            Some(Large::Receive(window, _)) => CreditReturn {
                 next: window.next(),
                 executing: 0,
                 sack: window.sack(),

@@ -3,8 +3,8 @@ use starling_msgbuf::Msgbuf;
 
 use crate::RequestNumber;
 use crate::cold_state;
+use crate::holdings::HoldingId;
 use crate::inline_message::InlineMessage;
-use crate::kept_responses::KeptId;
 use crate::msgbuf_pool::is_bulky;
 use crate::shared::Shared;
 use crate::transfer::ReceiveWindow;
@@ -30,16 +30,14 @@ pub(crate) enum Phase {
 /// State that only messages of several packets need.
 #[derive(Debug)]
 pub(crate) enum Large {
-    Receive(ReceiveWindow),
+    /// The request, and the memory promised for it.
+    Receive(ReceiveWindow, HoldingId),
     /// Fragments of the response that the client asked for and the sink had no room for.
-    Unsent {
-        base: u32,
-        want: u64,
-    },
+    Unsent { base: u32, want: u64 },
 }
 
-/// The response, if it is not a small one, and its name among those that are kept, if it is bulky.
-type ColdState = cold_state::ColdState<Large, KeptId>;
+/// The response, if it is not a small one, and the memory that it holds, if it is bulky.
+type ColdState = cold_state::ColdState<Large, HoldingId>;
 
 /// A request reads only the fields before `small`, and only writes the line that is `small`.
 #[derive(Debug)]
@@ -96,11 +94,11 @@ impl Slot {
             return;
         };
         let kept = std::mem::take(self.cold.extra_mut());
-        debug_assert_eq!(is_bulky(&response), kept != KeptId::default());
+        debug_assert_eq!(is_bulky(&response), kept != HoldingId::default());
         shared.kept.remove(kept);
         shared.pool.put(response);
-        if let Some(Large::Receive(window)) = large {
-            shared.unreserve(window.total());
+        if let Some(Large::Receive(window, holding)) = large {
+            shared.receiving.remove(holding);
             shared.pool.put(window.into_buffer());
         }
     }

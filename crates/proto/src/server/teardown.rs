@@ -2,11 +2,15 @@
 //! dropped the session.
 
 use super::Server;
+use super::credits::set_credits;
 use super::slot::Phase;
+use crate::holdings::Holder;
 use crate::peer::Role;
 use crate::shared::Shared;
 use crate::{Event, FrameSink, PeerId, SessionId};
 
+/// Sessions of one client that are compared when one of them gives way.
+const SESSIONS_COMPARED: usize = 16;
 /// Session places that one idle check looks at.
 const PLACES_CHECKED: usize = 64;
 
@@ -25,7 +29,8 @@ impl Server {
             slot.release_memory(shared);
         }
         self.close_claims(shared, id, &session);
-        self.granted -= usize::from(session.granted);
+        set_credits(&mut self.granted, shared, &mut session, 0);
+        shared.served.remove(session.holding);
         self.by_client
             .remove(&(session.peer, session.token, session.remote));
         shared
@@ -37,6 +42,39 @@ impl Server {
         {
             self.retention_queue.pop_front();
         }
+    }
+
+    /// Ends a session of a client that has many, for one that then still has no more than half as many. Of a
+    /// few that were opened first, the one that was used least recently ends. Its client learns that when it
+    /// uses the session again. `false`: nobody has many.
+    pub(super) fn make_session_room(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        wants: Holder,
+    ) -> bool {
+        let mut least: Option<(u64, SessionId)> = None;
+        for _ in 0..SESSIONS_COMPARED {
+            let Some((holding, oldest)) = shared.served.gives_way_to(Some(wants), 1) else {
+                break;
+            };
+            shared.served.renew(holding);
+            let session = self.sessions.get(oldest.what);
+            let session = session.expect("a session goes with its holding");
+            let used_at = match session.is_busy() {
+                true => now,
+                false => session.active_at,
+            };
+            if least.is_none_or(|(before, _)| used_at < before) {
+                least = Some((used_at, oldest.what));
+            }
+        }
+        let Some((_, id)) = least else {
+            return false;
+        };
+        shared.stats.sessions_evicted += 1;
+        self.drop_session(shared, id);
+        true
     }
 
     /// Drops all sessions of a client.

@@ -12,5 +12,6 @@ mod memory;
 mod net;
 mod ownership;
 mod sessions;
+mod shares;
 mod timeouts;
 mod transfer;

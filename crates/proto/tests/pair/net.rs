@@ -8,8 +8,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use starling_io::{Ecn, PacketIo, PacketRx, PacketTx, TxError};
 use starling_proto::{
-    Body, Config, Event, FrameSink, Incoming, Msgbuf, PeerId, Prefix, Protocol, RequestError,
-    RequestId, Secrets, SessionError, SessionId, SinkError, Source, Tag,
+    Body, Config, Event, FrameSink, Incoming, Msgbuf, Origin, PeerId, Prefix, Protocol,
+    RequestError, RequestId, Secrets, SessionError, SessionId, SinkError, Source, Tag,
 };
 use starling_sim::{
     Departure, Fabric, FabricConfig, HostId, LinkConfig, ReceiveLimits, SharedFabric, SimIo, Step,
@@ -32,6 +32,8 @@ pub(crate) struct Wire {
     pub(crate) limit: Option<usize>,
     /// Frames that the sink takes before it is full.
     pub(crate) room: usize,
+    /// The origins of the first hosts; each other host is of its own.
+    pub(crate) origins: Vec<u64>,
 }
 
 fn address(host: usize) -> SocketAddr {
@@ -53,6 +55,7 @@ impl Wire {
             mtu: 1500,
             limit: None,
             room: usize::MAX,
+            origins: Vec::new(),
         }
     }
 
@@ -138,6 +141,11 @@ impl FrameSink for Wire {
 
     fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId> {
         Some(self.open_peer(host_at(address)))
+    }
+
+    fn origin(&self, peer: PeerId) -> Origin {
+        let own = u64::from(peer.0);
+        Origin(self.origins.get(peer.0 as usize).copied().unwrap_or(own))
     }
 
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use starling_io::{PacketTx, TxError};
-use starling_proto::{FrameSink, PeerId, SinkError};
+use starling_proto::{FrameSink, Origin, PeerId, SinkError};
 
 use super::SimTx;
 
@@ -58,6 +58,10 @@ impl<H: FrameHook> FrameSink for SimSink<'_, H> {
 
     fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId> {
         self.tx.accept_peer(address).ok().map(|peer| PeerId(peer.0))
+    }
+
+    fn origin(&self, peer: PeerId) -> Origin {
+        Origin(self.tx.origin(starling_io::PeerId(peer.0)).0)
     }
 
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
