@@ -44,12 +44,14 @@
 //! | How is a dead server noticed? | `client/liveness.rs` |
 //! | How are large messages cut up and put together? | `transfer.rs` |
 //! | Who may send how much? | `server/credits.rs` |
+//! | What is a sender of forged datagrams answered? | `answers.rs`, `cookie.rs` |
 //! | Who gives way when memory or sessions are used up? | `holdings.rs`, `origins.rs` |
 //! | Which responses are kept, and which are forgotten first? | `server/retention.rs` |
 //! | How is a congestion control added? | `congestion.rs` |
 //! | Which timers are there? | `wheel.rs`, `client/timer.rs` |
 #![forbid(unsafe_code)]
 
+mod answers;
 mod claims;
 mod client;
 mod cold_state;

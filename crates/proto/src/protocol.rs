@@ -7,6 +7,7 @@ mod slow_path;
 
 use std::collections::VecDeque;
 
+use crate::answers::Answers;
 use crate::client::Client;
 use crate::cookie::CookieKey;
 use crate::holdings::Holdings;
@@ -85,6 +86,8 @@ impl Protocol {
                 scratch: Msgbuf::from_vec(Vec::with_capacity(FRESH_BYTES)),
                 events: VecDeque::new(),
                 stats: Stats::default(),
+                answers: Answers::default(),
+                reset_at: None,
                 reassembling_responses: 0,
                 receiving: Holdings::new(),
                 kept: Holdings::new(),
@@ -358,6 +361,9 @@ impl Protocol {
     /// due.
     #[inline]
     pub fn flush<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
+        if !self.shared.answers.is_empty() {
+            self.shared.flush_answers(now, sink);
+        }
         self.server.flush(&mut self.shared, now, sink);
         if now >= self.next_tick {
             self.tick(now, sink);

@@ -90,7 +90,7 @@ impl Server {
         let session = match self.sessions.get_mut(id) {
             Some(session) if session.peer == peer => session,
             _ => {
-                self.reset(shared, peer, &frame, sink);
+                self.reset(shared, now, peer, &frame, sink);
                 return None;
             }
         };
@@ -183,6 +183,7 @@ impl Server {
     pub(crate) fn handle_cancel<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
+        now: u64,
         peer: PeerId,
         frame: Frame<'a>,
         sink: &mut S,
@@ -191,7 +192,7 @@ impl Server {
         let session = match self.sessions.get_mut(id) {
             Some(session) if session.peer == peer => session,
             _ => {
-                self.reset(shared, peer, &frame, sink);
+                self.reset(shared, now, peer, &frame, sink);
                 return None;
             }
         };

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
+use crate::answers::Answers;
 use crate::cookie::CookieKey;
 use crate::holdings::Holdings;
 use crate::msgbuf_pool::Pool;
 use crate::peer::{Peers, preamble};
 use crate::sink::push_rare;
-use crate::wire::{HEADER_BYTES, Header, PREAMBLE_BYTES};
-use crate::{Config, Event, FrameSink, SessionId, Source, Stats};
+use crate::wire::{Header, Kind, PREAMBLE_BYTES, Reset};
+use crate::{Config, Event, FrameSink, PeerId, SessionId, Source, Stats};
 use starling_msgbuf::Msgbuf;
 
 /// A slot of a server session.
@@ -31,6 +32,10 @@ pub(crate) struct Shared {
     pub(crate) scratch: Msgbuf,
     pub(crate) events: VecDeque<Event>,
     pub(crate) stats: Stats,
+    /// Answers of this turn to session management.
+    pub(crate) answers: Answers,
+    /// The peer that was last sent a reset for an unknown session without a token, and when.
+    pub(crate) reset_at: Option<(PeerId, u64)>,
     /// Memory promised to responses that are being reassembled.
     pub(crate) reassembling_responses: usize,
     /// Memory promised to requests that are being reassembled.
@@ -57,30 +62,56 @@ impl Shared {
         self.reassembling() + total as usize <= self.config.reassembly_bytes
     }
 
-    /// Sends one frame in a datagram of its own, for the incarnation `token`, best effort. This is
-    /// for session management, which the other side asks for again.
+    /// Answers a frame of session management at the end of the turn; see [`Answers`].
+    pub(crate) fn answer<S: FrameSink>(
+        &mut self,
+        now: u64,
+        to: (Source, u32),
+        header: Header,
+        body: &[u8],
+        sink: &mut S,
+    ) {
+        let Self { answers, stats, .. } = self;
+        answers.push(now, to, header, body, stats, sink);
+    }
+
+    #[cold]
+    pub(crate) fn flush_answers<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
+        self.answers.flush(now, &mut self.stats, sink);
+    }
+
+    /// Sends a frame to a peer in a datagram of its own, best effort: the peer asks again.
     pub(crate) fn send_alone<S: FrameSink>(
         sink: &mut S,
-        to: Source,
+        peer: PeerId,
         token: u32,
         header: Header,
         body: &[u8],
     ) {
         let head = header.to_bytes(body.len());
+        sink.seal(peer);
+        let _ = push_rare(sink, peer, &preamble(token), &head, body, &[]);
+        sink.seal(peer);
+    }
+
+    /// Sends a reset, alone in a datagram without a token, best effort.
+    pub(crate) fn send_reset<S: FrameSink>(
+        &mut self,
+        now: u64,
+        to: Source,
+        reset: Reset,
+        session: u32,
+        sink: &mut S,
+    ) {
+        let mut header = Header::control(Kind::Reset, session);
+        header.number = reset.to_number();
         match to {
-            Source::Peer(peer) => {
-                sink.seal(peer);
-                // Best effort: the peer asks again.
-                let _ = push_rare(sink, peer, &preamble(token), &head, body, &[]);
-                sink.seal(peer);
-            }
+            Source::Peer(peer) => Self::send_alone(sink, peer, 0, header, &[]),
             Source::Unknown(address) => {
-                let mut datagram = [0; PREAMBLE_BYTES + HEADER_BYTES + 64];
-                let len = PREAMBLE_BYTES + HEADER_BYTES + body.len();
-                datagram[..PREAMBLE_BYTES].copy_from_slice(&preamble(token));
-                datagram[PREAMBLE_BYTES..][..HEADER_BYTES].copy_from_slice(&head);
-                datagram[PREAMBLE_BYTES + HEADER_BYTES..len].copy_from_slice(body);
-                sink.reply(address, &datagram[..len]);
+                if self.answers.may_send_to_unknown(now, &mut self.stats) {
+                    let datagram = [&preamble(0)[..], &header.to_bytes(0)].concat();
+                    sink.reply(address, &datagram);
+                }
             }
         }
     }

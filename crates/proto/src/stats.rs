@@ -38,6 +38,8 @@ pub struct Stats {
     pub responses_sent: u64,
     /// Server: responses that no client waited for any more.
     pub responses_unwanted: u64,
+    /// Server: datagrams to unknown peers that were not sent because there were too many.
+    pub answers_suppressed: u64,
     /// Server: sessions that gave way to those of clients with fewer.
     pub sessions_evicted: u64,
     /// Server: kept responses that were dropped because the memory for them was used up.
@@ -60,7 +62,7 @@ pub struct Stats {
 
 impl Stats {
     /// All counts, by the names of the fields.
-    pub fn counts(&self) -> [(&'static str, u64); 20] {
+    pub fn counts(&self) -> [(&'static str, u64); 21] {
         macro_rules! named {
             ($($field:ident),*) => {{
                 let Self { $($field),* } = *self;
@@ -83,6 +85,7 @@ impl Stats {
             sink_full,
             sessions_refused,
             sessions_evicted,
+            answers_suppressed,
             challenges,
             credits_revoked,
             resets_searched,

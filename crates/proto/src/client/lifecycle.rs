@@ -62,7 +62,8 @@ impl Client {
                     session: accept.session,
                     number: u64::from(frame.header.session),
                 };
-                Shared::send_alone(sink, Source::Peer(peer), accept.token, header, &[]);
+                let to = (Source::Peer(peer), accept.token);
+                shared.answer(now, to, header, &[], sink);
             }
             shared.stats.frames_stale += 1;
             return;

@@ -6,7 +6,7 @@ use crate::peer::{Peer, preamble};
 use crate::shared::Shared;
 use crate::table::Table;
 use crate::wire::{Header, Kind};
-use crate::{FrameSink, PeerId, SessionError, SessionId, Source};
+use crate::{FrameSink, PeerId, SessionError, SessionId};
 
 impl Client {
     /// This endpoint was away for so long that its peers may have dropped it. Until a peer answers,
@@ -114,7 +114,7 @@ impl Client {
         } else {
             u64::from(peer.unanswered)
         };
-        Shared::send_alone(sink, Source::Peer(id), peer.token, header, &[]);
+        Shared::send_alone(sink, id, peer.token, header, &[]);
     }
 
     /// The server's number of the session that a ping names: the session opened last among those

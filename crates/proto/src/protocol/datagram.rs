@@ -1,7 +1,6 @@
 //! The head of a datagram: its sender, the incarnation that it is for, its version.
 
 use super::{Frames, Protocol, Sender};
-use crate::shared::Shared;
 use crate::wire::{
     DatagramError, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, ResetReason, VERSION,
     flags, read_preamble, split_frame,
@@ -55,12 +54,12 @@ impl Protocol {
                     let sender = Sender::Peer(peer);
                     return Ok(Frames { sender, rest });
                 }
-                self.handle_unknown_token(source, preamble.token, rest, sink)
+                self.handle_unknown_token(now, source, preamble.token, rest, sink)
             }
             Err(error) => {
                 self.shared.stats.datagrams_dropped += 1;
                 if matches!(error, DatagramError::Version(_)) {
-                    self.refuse_version(source, datagram, sink);
+                    self.refuse_version(now, source, datagram, sink);
                 }
                 Err(error)
             }
@@ -71,12 +70,17 @@ impl Protocol {
     #[cold]
     fn handle_unknown_token<'a, S: FrameSink>(
         &mut self,
+        now: u64,
         source: Source,
         token: u32,
         rest: &'a [u8],
         sink: &mut S,
     ) -> Result<Frames<'a>, DatagramError> {
         if token == 0 {
+            if let Source::Unknown(_) = source {
+                // One datagram in, one datagram out.
+                self.shared.flush_answers(now, sink);
+            }
             let sender = Sender::Other(Box::new(source));
             return Ok(Frames { sender, rest });
         }
@@ -88,9 +92,8 @@ impl Protocol {
             Some((0, ResetReason::Restarted))
         };
         if let Some((session, reason)) = reset {
-            let mut header = Header::control(Kind::Reset, session);
-            header.number = Reset { token, reason }.to_number();
-            Shared::send_alone(sink, source, 0, header, &[]);
+            let reset = Reset { token, reason };
+            self.shared.send_reset(now, source, reset, session, sink);
         }
         Err(match source {
             Source::Peer(_) => DatagramError::StaleToken,
@@ -101,7 +104,13 @@ impl Protocol {
     /// Tells a client of another version which version this endpoint speaks. The fields of
     /// the preamble and the connect that are read here have the same layout in all versions.
     #[cold]
-    fn refuse_version<S: FrameSink>(&mut self, source: Source, datagram: &[u8], sink: &mut S) {
+    fn refuse_version<S: FrameSink>(
+        &mut self,
+        now: u64,
+        source: Source,
+        datagram: &[u8],
+        sink: &mut S,
+    ) {
         let Ok((frame, _)) = split_frame(&datagram[PREAMBLE_BYTES..]) else {
             return;
         };
@@ -117,7 +126,8 @@ impl Protocol {
             .to_wire();
             let header = Header::control(Kind::Refuse, session);
             let body = Refuse { code, detail }.to_bytes();
-            Shared::send_alone(sink, source, token, header, &body);
+            let to = (source, token);
+            self.shared.answer(now, to, header, &body, sink);
         }
     }
 }

@@ -147,7 +147,7 @@ impl Protocol {
             }
             Kind::Cancel => {
                 server.claim(shared, now, peer, &frame);
-                return server.handle_cancel(shared, peer, frame, sink);
+                return server.handle_cancel(shared, now, peer, frame, sink);
             }
             Kind::CreditReturn => client.handle_credit_return(shared, now, peer, frame, sink),
             Kind::RequestForResponse => {
@@ -157,11 +157,11 @@ impl Protocol {
             Kind::Challenge => client.handle_challenge(shared, peer, frame),
             Kind::Accept => client.handle_accept(shared, now, peer, frame, sink),
             Kind::Refuse => client.handle_refuse(shared, peer, frame),
-            Kind::Close => server.handle_close(shared, peer, frame, sink),
+            Kind::Close => server.handle_close(shared, now, peer, frame, sink),
             Kind::Closed => client.handle_closed(shared, peer, frame),
             Kind::Credit => client.handle_credit(shared, now, peer, frame, sink),
             Kind::CreditAck => server.handle_credit_ack(shared, peer, frame),
-            Kind::Ping => answer_ping(shared, peer, &frame, sink),
+            Kind::Ping => answer_ping(shared, now, peer, &frame, sink),
             // The arrival of a pong says that the peer lives. Its number matters only to a peer
             // under suspicion.
             Kind::Pong => {
@@ -180,23 +180,27 @@ impl Protocol {
 }
 
 /// A peer that this endpoint knows gets a pong, any other the word that it is unknown.
-fn answer_ping<S: FrameSink>(shared: &mut Shared, peer: PeerId, frame: &Frame<'_>, sink: &mut S) {
+fn answer_ping<S: FrameSink>(
+    shared: &mut Shared,
+    now: u64,
+    peer: PeerId,
+    frame: &Frame<'_>,
+    sink: &mut S,
+) {
+    let to = Source::Peer(peer);
     let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
-    let header = if token != 0 {
-        Header {
-            number: frame.header.number,
-            ..Header::control(Kind::Pong, 0)
-        }
-    } else {
+    if token == 0 {
         // The device still has a place for the peer; this protocol knows nothing of it.
         let reset = Reset {
             token: shared.token,
             reason: ResetReason::UnknownPeer,
         };
-        Header {
-            number: reset.to_number(),
-            ..Header::control(Kind::Reset, frame.header.session)
-        }
+        shared.send_reset(now, to, reset, frame.header.session, sink);
+        return;
+    }
+    let header = Header {
+        number: frame.header.number,
+        ..Header::control(Kind::Pong, 0)
     };
-    Shared::send_alone(sink, Source::Peer(peer), token, header, &[]);
+    shared.answer(now, (to, token), header, &[], sink);
 }

@@ -32,7 +32,7 @@ impl Server {
         let session = match self.sessions.get_mut(id) {
             Some(session) if session.peer == peer => session,
             _ => {
-                self.reset(shared, peer, &frame, sink);
+                self.reset(shared, now, peer, &frame, sink);
                 return None;
             }
         };
@@ -220,7 +220,7 @@ impl Server {
         let id = SessionId::from_wire(frame.header.session);
         let session = match self.sessions.get_mut(id) {
             Some(session) if session.peer == peer => session,
-            _ => return self.reset(shared, peer, &frame, sink),
+            _ => return self.reset(shared, now, peer, &frame, sink),
         };
         session.active_at = now;
         if frame.header.flags & flags::WANT != 0 {

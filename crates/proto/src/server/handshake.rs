@@ -46,7 +46,8 @@ impl Server {
                 cookie_mac: shared.cookie_key.mac(now, source, present, token, session),
             };
             let header = Header::control(Kind::Challenge, connect.session);
-            Shared::send_alone(sink, source, connect.token, header, &challenge.to_bytes());
+            let (to, body) = ((source, connect.token), challenge.to_bytes());
+            shared.answer(now, to, header, &body, sink);
             return;
         }
         let peer = match source {
@@ -81,7 +82,8 @@ impl Server {
                 let (code, detail) = refusal.to_wire();
                 let header = Header::control(Kind::Refuse, connect.session);
                 let body = Refuse { code, detail }.to_bytes();
-                Shared::send_alone(sink, source, connect.token, header, &body);
+                let to = (source, connect.token);
+                shared.answer(now, to, header, &body, sink);
             }
         }
     }
@@ -280,6 +282,7 @@ impl Server {
     pub(crate) fn handle_close<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
+        now: u64,
         peer: PeerId,
         frame: Frame<'_>,
         sink: &mut S,
@@ -296,7 +299,8 @@ impl Server {
         }
         if token != 0 {
             let header = Header::control(Kind::Closed, remote);
-            Shared::send_alone(sink, Source::Peer(peer), token, header, &[]);
+            let to = (Source::Peer(peer), token);
+            shared.answer(now, to, header, &[], sink);
         }
     }
 
@@ -330,6 +334,7 @@ impl Server {
     pub(super) fn reset<S: FrameSink>(
         &self,
         shared: &mut Shared,
+        now: u64,
         peer: PeerId,
         frame: &Frame<'_>,
         sink: &mut S,
@@ -341,6 +346,13 @@ impl Server {
         };
         let mut header = Header::control(Kind::Reset, frame.header.session);
         header.number = reset.to_number();
-        Shared::send_alone(sink, Source::Peer(peer), 0, header, &[]);
+        let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
+        let to = (Source::Peer(peer), token);
+        if token != 0 {
+            shared.answer(now, to, header, &[], sink);
+        } else if shared.reset_at.replace((peer, now)) != Some((peer, now)) {
+            // Without a token it would be a datagram for each of the frames that may share one.
+            shared.send_reset(now, to.0, reset, frame.header.session, sink);
+        }
     }
 }

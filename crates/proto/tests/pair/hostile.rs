@@ -263,3 +263,81 @@ fn a_short_connect_of_another_version_is_refused_with_this_version() {
     net.log.retain(|(from, _)| *from == 1);
     assert_eq!(net.log, [(1, refuse)], "to the whole one only");
 }
+
+/// A frame of session management, with the session and the request number in its header.
+fn control(kind: u8, session: u32, number: u64, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![kind, 0];
+    frame.extend((payload.len() as u16).to_le_bytes());
+    frame.extend(session.to_le_bytes());
+    frame.extend(number.to_le_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// A CONNECT without a cookie.
+fn connect(session: u32) -> Vec<u8> {
+    let mut payload = 77u32.to_le_bytes().to_vec();
+    for word in [session, 1400, 1 << 20, 8 | 32 << 16, 0, 0, 0, 0] {
+        payload.extend(word.to_le_bytes());
+    }
+    control(9, 0, 0, &payload)
+}
+
+/// Whoever forges the sender of a datagram does not have a server send more to that address than he sent.
+#[test]
+fn no_datagram_is_answered_by_more_than_itself() {
+    let mut net = Net::new([Config::default(), Config::default(), Config::default()]);
+    let session = open(&mut net, 0);
+    let token = 1002;
+    let bundles: [(u32, usize, fn(u64) -> Vec<u8>); 5] = [
+        // From an unknown peer, and from one that is known.
+        (0, 2, |number| connect(number as u32)),
+        (0, 0, |number| connect(number as u32)),
+        // PING, CLOSE, and a request in a session that does not exist.
+        (token, 0, |number| control(16, 0, number, &[])),
+        (token, 0, |number| control(13, 77, number, &[])),
+        (token, 0, |number| control(1, 77, number, &[])),
+    ];
+    for (token, from, frame) in bundles {
+        let mut datagram = vec![0x5a, 1, 0, 0];
+        datagram.extend(token.to_le_bytes());
+        for number in (1..).take_while(|number| 8 + *number as usize * frame(1).len() <= 1480) {
+            datagram.extend(frame(number));
+        }
+        net.run_ms(1);
+        net.log.clear();
+        let bytes = datagram.len();
+        net.inject(from, 1, datagram);
+        net.run_until(net.now + 100_000);
+        let mut answers = net.log.iter().filter(|(from, _)| *from == 1);
+        let answer = answers.next().expect("it is answered").1.len();
+        assert!(answer > 100 && answer <= bytes, "{answer} of {bytes}");
+        assert_eq!(answers.count(), 0, "more than one answer to {bytes} bytes");
+    }
+    net.run_ms(10);
+    net.request(0, session, 1, b"all is well");
+    net.run_ms(10);
+    assert!(matches!(net.hosts[0].seen.last(), Some(Seen::Answer(1, _))));
+}
+
+/// A flood of datagrams from forged addresses is not passed on.
+#[test]
+fn answers_to_unknown_peers_have_a_bound() {
+    let mut net = Net::new((0..12).map(|_| Config::default()));
+    for round in 0..2000 {
+        for host in 2..12 {
+            let datagram = [&[0x5a, 1, 0, 0, 0, 0, 0, 0], &connect(round)[..]].concat();
+            net.inject(host, 1, datagram);
+        }
+        net.run_until(net.now + 10_000);
+    }
+    let sent = net.log.iter().filter(|(from, _)| *from == 1).count();
+    // 4096 at once, and 50,000 a second.
+    assert!((5000..=5200).contains(&sent), "{sent}");
+    let stats = net.hosts[1].protocol.stats();
+    assert_eq!(stats.answers_suppressed, 20_000 - sent as u64);
+    // A client that asks again is answered a little later.
+    let session = net.connect(0, 1);
+    net.run_ms(200);
+    assert!(net.hosts[0].seen.contains(&Seen::Connected(session)));
+}
