@@ -345,8 +345,8 @@ pub enum Event {
         /// may be made again elsewhere.
         may_have_run: bool,
     },
-    /// The client of a request that was handed over, and is not answered yet, is gone or has
-    /// closed the session: no client waits for the response.
+    /// The client of a request that was handed over, and is not answered yet, is gone, has closed
+    /// the session or has used the slot again: no client waits for the response.
     RequestAbandoned {
         /// Which.
         id: RequestId,

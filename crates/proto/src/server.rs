@@ -23,8 +23,8 @@ use crate::shared::{Shared, SlotPlace};
 use crate::table::Table;
 use crate::wire::{Frame, Header, Kind, flags};
 use crate::{
-    Body, FrameSink, Incoming, PeerId, Prefix, Rejection, RequestId, RespondReason, SessionId,
-    SinkError,
+    Body, Event, FrameSink, Incoming, PeerId, Prefix, Rejection, RequestId, RespondReason,
+    SessionId, SinkError,
 };
 use session::ServerSession;
 use slot::{Large, Phase, Slot};
@@ -104,6 +104,10 @@ impl Server {
         if number <= slot.number {
             self.handle_duplicate(shared, id, index.into(), number, sink);
             return None;
+        }
+        if slot.phase == Phase::Executing {
+            let displaced = RequestId::new(id, session.handle.round, index, slot.number);
+            abandon(shared, displaced);
         }
         slot.recycle(shared);
         slot.number = number;
@@ -203,14 +207,18 @@ impl Server {
             shared.stats.frames_stale += 1;
             return None;
         }
-        // A request that arrives after its cancellation is a duplicate of one that is over.
-        let executing = number == slot.number && slot.phase == Phase::Executing;
+        let executing = slot.phase == Phase::Executing;
+        let last = RequestId::new(id, session.handle.round, frame.header.slot, slot.number);
         slot.release_memory(shared);
+        // A request that arrives after its cancellation is a duplicate of one that is over.
         slot.number = number;
         slot.phase = Phase::Over;
         session.pending &= !(1 << index);
-        let request = session.request_id(id, index);
-        executing.then_some(Incoming::Cancelled { id: request })
+        if executing && last.number < number {
+            abandon(shared, last);
+            return None;
+        }
+        executing.then_some(Incoming::Cancelled { id: last })
     }
 
     /// Whether the client still waits for the answer.
@@ -457,6 +465,12 @@ impl Server {
                     }))
         })
     }
+}
+
+/// The client has put a later request into the slot of one that a handler runs.
+#[cold]
+fn abandon(shared: &mut Shared, id: RequestId) {
+    shared.events.push_back(Event::RequestAbandoned { id });
 }
 
 /// Counts a response that no client waits for.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::session::ServerSession;
 use super::slot::Phase;
-use super::{Server, stale};
+use super::{Server, abandon, stale};
 use crate::claims::{Claim, Claims, SessionInfo};
 use crate::shared::Shared;
-use crate::table::SPARE;
+use crate::table::{SPARE, SessionHandle};
 use crate::wire::Frame;
 use crate::{Event, Msgbuf, PeerId, Prefix, RequestId, RequestNumber, RespondReason, SessionId};
 
@@ -137,6 +137,10 @@ impl ServerSession {
         let slot = &mut self.slots[index];
         if number <= slot.number {
             return;
+        }
+        if slot.phase == Phase::Executing {
+            let (SessionHandle { id, round }, slot_number) = (self.handle, slot.number);
+            abandon(shared, RequestId::new(id, round, index as u8, slot_number));
         }
         slot.recycle(shared);
         slot.number = number;

@@ -2,7 +2,7 @@
 //! clients ask for them.
 
 use super::slot::{Large, Phase};
-use super::{ACTIVE_NS, Server, block};
+use super::{ACTIVE_NS, Server, abandon, block};
 use crate::holdings::{Holder, Holding};
 use crate::shared::{Shared, SlotPlace};
 use crate::tail::{FragmentData, Tail};
@@ -130,6 +130,9 @@ impl Server {
             return false;
         }
         // No client waits for the former request of the slot.
+        if session.slots[index].phase == Phase::Executing {
+            abandon(shared, session.request_id(id, index));
+        }
         let slot = &mut session.slots[index];
         slot.release_memory(shared);
         slot.phase = Phase::Over;

@@ -1,13 +1,13 @@
 //! How sessions end at the server: with their client, by its silence, or because the client has
 //! dropped the session.
 
-use super::Server;
 use super::credits::set_credits;
 use super::slot::Phase;
+use super::{Server, abandon};
 use crate::holdings::Holder;
 use crate::peer::Role;
 use crate::shared::Shared;
-use crate::{Event, FrameSink, PeerId, SessionId};
+use crate::{FrameSink, PeerId, SessionId};
 
 /// Sessions of one client that are compared when one of them gives way.
 const SESSIONS_COMPARED: usize = 16;
@@ -21,8 +21,7 @@ impl Server {
         };
         for index in 0..session.slots.count() {
             if (session.slots.get(index)).is_some_and(|slot| slot.phase == Phase::Executing) {
-                let id = session.request_id(id, index);
-                shared.events.push_back(Event::RequestAbandoned { id });
+                abandon(shared, session.request_id(id, index));
             }
         }
         for slot in session.slots.iter_mut() {

@@ -179,6 +179,36 @@ fn reports_may_come_late_and_in_any_order() {
     assert_eq!(net.hosts[1].protocol.session_counts().1, 0);
 }
 
+/// The client does not wait for the first request any more, and the CANCEL was lost.
+#[test]
+fn a_later_request_abandons_one_that_a_worker_runs() {
+    for reported in [false, true] {
+        let (mut net, session, claims) = pair();
+        let (claim, datagram) = claimed(&mut net, session, &claims, 1);
+        if reported {
+            let now = net.now;
+            let server = &mut net.hosts[1].protocol;
+            assert!(server.handle_claimed_request(now, &claim), "it is wanted");
+        }
+        let mut later = datagram;
+        later[16..24].copy_from_slice(&(claim.id().number() + 1).to_le_bytes());
+        let candidate = claims.parse(PeerId(0), &later).expect("well-formed");
+        if reported {
+            // Another worker gets it.
+            let claim = claims.claim(&candidate, false).expect("the first claim");
+            let now = net.now;
+            let server = &mut net.hosts[1].protocol;
+            assert!(server.handle_claimed_request(now, &claim), "it is wanted");
+        } else {
+            net.inject(0, 1, later);
+        }
+        net.run_ms(1);
+        let told = |seen: &&Seen| matches!(seen, Seen::Abandoned(_));
+        let told: Vec<_> = net.hosts[1].seen.iter().filter(told).collect();
+        assert_eq!(told, [&Seen::Abandoned(claim.id())], "{reported}");
+    }
+}
+
 #[test]
 fn a_large_request_does_not_take_the_slot_of_a_later_one() {
     let (mut net, session, claims) = pair();

@@ -3,6 +3,7 @@
 mod claims;
 mod congestion;
 mod credits;
+mod displaced;
 mod faults;
 mod groups;
 mod hostile;
