@@ -105,9 +105,11 @@ impl Server {
             self.handle_duplicate(shared, id, index.into(), number, sink);
             return None;
         }
-        if slot.phase == Phase::Executing {
-            let displaced = RequestId::new(id, session.handle.round, index, slot.number);
-            abandon(shared, displaced);
+        if slot.phase == Phase::Executing || slot.arrived_at == now {
+            let last = RequestId::new(id, session.handle.round, index, slot.number);
+            if !leave(shared, now, slot, last) {
+                return None;
+            }
         }
         slot.recycle(shared);
         slot.number = number;
@@ -465,6 +467,22 @@ impl Server {
                     }))
         })
     }
+}
+
+/// A later request comes to the slot of request `last`, which may still run. `false`: it came in the very
+/// turn, so its client cannot have the answer, and has more requests on their way than slots. An honest one
+/// that has lost a CANCEL repeats it.
+#[cold]
+fn leave(shared: &mut Shared, now: u64, slot: &Slot, last: RequestId) -> bool {
+    let is_taken = matches!(slot.phase, Phase::Executing | Phase::Done);
+    if is_taken && slot.arrived_at == now {
+        shared.stats.slots_overrun += 1;
+        return false;
+    }
+    if slot.phase == Phase::Executing {
+        abandon(shared, last);
+    }
+    true
 }
 
 /// The client has put a later request into the slot of one that a handler runs.

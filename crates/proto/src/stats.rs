@@ -38,6 +38,8 @@ pub struct Stats {
     pub responses_sent: u64,
     /// Server: responses that no client waited for any more.
     pub responses_unwanted: u64,
+    /// Server: requests that came to a slot in the turn in which its last request came.
+    pub slots_overrun: u64,
     /// Server: datagrams to unknown peers that were not sent because there were too many.
     pub answers_suppressed: u64,
     /// Server: sessions that gave way to those of clients with fewer.
@@ -62,7 +64,7 @@ pub struct Stats {
 
 impl Stats {
     /// All counts, by the names of the fields.
-    pub fn counts(&self) -> [(&'static str, u64); 21] {
+    pub fn counts(&self) -> [(&'static str, u64); 22] {
         macro_rules! named {
             ($($field:ident),*) => {{
                 let Self { $($field),* } = *self;
@@ -79,6 +81,7 @@ impl Stats {
             marks,
             requests_received,
             duplicates,
+            slots_overrun,
             responses_sent,
             responses_unwanted,
             responses_evicted,

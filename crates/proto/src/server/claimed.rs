@@ -145,7 +145,8 @@ impl ServerSession {
         slot.recycle(shared);
         slot.number = number;
         slot.phase = Phase::Executing;
-        slot.arrived_at = now;
+        // It came before this turn, in which its client may use the slot again.
+        slot.arrived_at = now.saturating_sub(1);
         slot.fragments = 0;
         slot.flags = 0;
     }

@@ -2,7 +2,7 @@
 //! clients ask for them.
 
 use super::slot::{Large, Phase};
-use super::{ACTIVE_NS, Server, abandon, block};
+use super::{ACTIVE_NS, Server, block, leave};
 use crate::holdings::{Holder, Holding};
 use crate::shared::{Shared, SlotPlace};
 use crate::tail::{FragmentData, Tail};
@@ -130,10 +130,11 @@ impl Server {
             return false;
         }
         // No client waits for the former request of the slot.
-        if session.slots[index].phase == Phase::Executing {
-            abandon(shared, session.request_id(id, index));
-        }
+        let last = session.request_id(id, index);
         let slot = &mut session.slots[index];
+        if !leave(shared, now, slot, last) {
+            return false;
+        }
         slot.release_memory(shared);
         slot.phase = Phase::Over;
         let holder = shared.peers.holder(peer);

@@ -341,3 +341,31 @@ fn answers_to_unknown_peers_have_a_bound() {
     net.run_ms(200);
     assert!(net.hosts[0].seen.contains(&Seen::Connected(session)));
 }
+
+/// A slot is for one outstanding request. A datagram of a thousand requests for it runs one handler, not a
+/// thousand in one turn.
+#[test]
+fn a_slot_takes_one_request_in_a_turn() {
+    let mut net = Net::pair();
+    let session = open(&mut net, 0);
+    net.request(0, session, 1, b"an honest one");
+    net.run_until(net.now + 1);
+    let honest = net
+        .log
+        .iter()
+        .rfind(|(from, _)| *from == 0)
+        .expect("it is sent")
+        .1
+        .clone();
+    net.run_ms(1);
+    let mut flood = honest[..8].to_vec();
+    for number in 2..1000u64 {
+        let mut frame = honest[8..].to_vec();
+        frame[8..16].copy_from_slice(&number.to_le_bytes());
+        flood.extend(frame);
+    }
+    net.inject(0, 1, flood);
+    net.run_ms(1);
+    assert_eq!(net.hosts[1].ran.len(), 2);
+    assert_eq!(net.hosts[1].protocol.stats().slots_overrun, 997);
+}
