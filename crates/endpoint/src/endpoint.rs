@@ -15,7 +15,7 @@ use crate::convert::proto_peer;
 use crate::core::Core;
 use crate::error::{CallError, CallNotMade, OpenError};
 use crate::executor::Executor;
-use crate::local::{LocalHandle, Shared};
+use crate::local::{LocalHandle, MAX_FUTURES, Shared};
 use crate::schedule::TurnSchedule;
 use crate::server::{Abandoned, DeferredReply};
 use crate::sessions::SessionState;
@@ -88,7 +88,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let sleep = SleepState::new(io.waker());
         let shared = Shared::new(Arc::clone(&abandoned), Arc::clone(&sleep));
         Ok(Self {
-            executor: Executor::new(Arc::clone(&shared), sleep),
+            executor: Executor::new(Arc::clone(&shared), sleep, MAX_FUTURES),
             tables: Tables::new(Arc::clone(&abandoned)),
             core: Core::new(proto, now_ns, config.max_calls, shared, abandoned),
             dispatch: None,

@@ -9,7 +9,7 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use parking_lot::Mutex;
 
 use crate::handler_panic::discard;
-use crate::local::{LocalFuture, MAX_FUTURES, Shared};
+use crate::local::{LocalFuture, Shared};
 use crate::slab::Slab;
 use crate::sleep_state::SleepState;
 
@@ -59,6 +59,8 @@ pub(crate) struct Executor {
     shared: Arc<Shared>,
     ready: Arc<Ready>,
     tasks: Slab<Option<Task>>,
+    /// Futures to start, oldest first. They stay here while there are too many tasks.
+    unstarted: VecDeque<LocalFuture>,
     main: Waker,
     main_woken: bool,
     /// The tasks of this turn. Kept because of its memory.
@@ -66,7 +68,8 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    pub(crate) fn new(shared: Arc<Shared>, sleep: Arc<SleepState>) -> Self {
+    /// `max_tasks` of the futures run at once, and the others begin when one of them has ended.
+    pub(crate) fn new(shared: Arc<Shared>, sleep: Arc<SleepState>, max_tasks: usize) -> Self {
         let ready = Arc::new(Ready {
             any: AtomicBool::new(false),
             queue: Mutex::new(Some(VecDeque::new())),
@@ -76,7 +79,8 @@ impl Executor {
             main: waker(MAIN, &ready),
             shared,
             ready,
-            tasks: Slab::new(MAX_FUTURES),
+            tasks: Slab::new(max_tasks),
+            unstarted: VecDeque::new(),
             main_woken: false,
             turn: VecDeque::new(),
         }
@@ -103,16 +107,8 @@ impl Executor {
     /// polled, and how many of them panicked.
     pub(crate) fn run(&mut self) -> (usize, u64) {
         let mut panics = 0;
-        for future in self.shared.take_spawned() {
-            let Ok(key) = self.tasks.insert(None) else {
-                panic!("{MAX_FUTURES} tasks at once");
-            };
-            let waker = waker(key, &self.ready);
-            waker.wake_by_ref();
-            if let Some(place) = self.tasks.get_mut(key) {
-                *place = Some(Task { future, waker });
-            }
-        }
+        self.unstarted.extend(self.shared.take_spawned());
+        self.start();
         if let Some(queue) = self.ready.queue.lock().as_mut() {
             self.ready.any.store(false, Ordering::Relaxed);
             std::mem::swap(queue, &mut self.turn);
@@ -145,7 +141,23 @@ impl Executor {
                 panics += 1;
             }
         }
+        // In the places of those that ended. They are polled next time.
+        self.start();
         (polled, panics)
+    }
+
+    /// Starts futures while there are places for tasks.
+    fn start(&mut self) {
+        while !self.unstarted.is_empty()
+            && let Ok(key) = self.tasks.insert(None)
+        {
+            let waker = waker(key, &self.ready);
+            waker.wake_by_ref();
+            let started = self.unstarted.pop_front();
+            if let Some(place) = self.tasks.get_mut(key) {
+                *place = started.map(|future| Task { future, waker });
+            }
+        }
     }
 
     /// The waker of the future that the endpoint's owner waits for.
@@ -172,5 +184,70 @@ impl Drop for Executor {
         self.shared.close();
         let queue = self.ready.queue.lock().take();
         drop(queue);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex as StdMutex;
+
+    use starling_io::Wake;
+
+    use super::*;
+    use crate::local::LocalHandle;
+    use crate::server::Abandoned;
+
+    struct Nobody;
+
+    impl Wake for Nobody {
+        fn wake(&self) {}
+    }
+
+    #[test]
+    fn futures_beyond_the_bound_begin_when_others_have_ended() {
+        const FUTURES: usize = 7;
+        let nobody: Arc<dyn Wake> = Arc::new(Nobody);
+        let sleep = SleepState::new(Arc::clone(&nobody));
+        let shared = Shared::new(Arc::new(Abandoned::new(nobody)), Arc::clone(&sleep));
+        let mut executor = Executor::new(Arc::clone(&shared), sleep, 2);
+        let begun = Arc::new(StdMutex::new(Vec::new()));
+        for index in 0..FUTURES {
+            let begun = Arc::clone(&begun);
+            let mut polls = 0;
+            let future = std::future::poll_fn(move |cx| {
+                polls += 1;
+                if polls == 1 {
+                    begun.lock().expect("no panic").push(index);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                // A panic ends a task, too.
+                assert!(index != 3, "as planned");
+                Poll::Ready(())
+            });
+            LocalHandle::of(&shared).spawn(future);
+        }
+        let (mut turns, mut panicked) = (0, 0);
+        while executor.is_ready() {
+            let (polled, panics) = executor.run();
+            assert!(polled <= 2, "{polled} at once");
+            panicked += panics;
+            turns += 1;
+            while shared.poll_command().is_some() {}
+            assert!(turns < 100, "never at rest");
+        }
+        assert!(
+            begun
+                .lock()
+                .expect("no panic")
+                .iter()
+                .copied()
+                .eq(0..FUTURES)
+        );
+        assert_eq!(panicked, 1);
+        assert!(executor.unstarted.is_empty());
+        // There are places for later ones.
+        LocalHandle::of(&shared).spawn(async {});
+        assert_eq!(executor.run(), (1, 0));
     }
 }

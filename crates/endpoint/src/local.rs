@@ -372,7 +372,8 @@ impl LocalHandle {
     }
 
     /// Runs a future on this endpoint, whenever the endpoint is polled. The future is
-    /// dropped with the endpoint. If it panics, it is dropped and the endpoint stays usable.
+    /// dropped with the endpoint. If it panics, it is dropped and the endpoint stays usable. While
+    /// there are 2^24 such futures, a further one begins when one of them has ended.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.shared.lock();
         if state.closed {
