@@ -41,11 +41,6 @@ impl OwnedMessage {
         bytes.get(self.body_at as usize..).unwrap_or(&[])
     }
 
-    /// Bytes, with the call header.
-    pub fn len_with_header(&self) -> usize {
-        self.message.len()
-    }
-
     /// The fields of the call header's extension.
     pub fn fields(&self) -> &[u8] {
         let (from, to) = (self.fields_at as usize, self.body_at as usize);

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use starling_io::Capabilities;
-use starling_proto::ConfigError;
+use starling_proto::{ConfigError, Prefix};
 
 use crate::error::WorkerConfigError;
 use crate::jbsq::{MAX_DEPTH, QueueModel};
+
+/// The greatest number of requests that may wait outside their handlers.
+const MAX_WAITING: usize = 1 << 20;
 
 /// How an event loop behaves when it has no work. While a device has no room for frames that wait,
 /// all settings but [`Idle::Spin`] poll the device for 100 us after the last work, then every 50
@@ -52,7 +55,8 @@ impl Default for Idle {
 pub struct WorkerConfig {
     /// Threads, at least one.
     pub threads: usize,
-    /// Requests that may wait for a thread. Further ones are refused.
+    /// Requests that may wait for a thread. Further ones are refused. A client may have as many in
+    /// the queue as are still free, as with [`EndpointConfig::max_waiting`].
     pub queue: usize,
     /// Outstanding requests of one thread: the one that it runs, and those that it continues with
     /// at once. 1 to [`MAX_DEPTH`](crate::jbsq::MAX_DEPTH), 2 by default.
@@ -139,6 +143,15 @@ pub struct EndpointConfig {
     /// Calls outstanding at once, all sessions together, at most 2^31. Default 2^20: some 32 MiB
     /// of bookkeeping when all are used.
     pub max_calls: usize,
+    /// Requests that may wait outside their handlers at once, all clients together: those that were
+    /// deferred, as by nested handlers, and those in workers or their queue. 1 to 2^20, default
+    /// 65,536. A client may have as many as are still free: half of them if no other has any, a
+    /// third if one other takes all that it may. Further requests are refused with
+    /// RESOURCE_EXHAUSTED, and did not run.
+    pub max_waiting: usize,
+    /// The bytes of the messages of those requests, in the same way. At least the protocol's
+    /// `max_message` and 16 KiB, default 512 MiB.
+    pub max_waiting_bytes: usize,
     /// Reads the clock once a turn (eRPC, NSDI'19, section 5.2.2). Default on. Off: the clock is
     /// read for each datagram that arrives, to measure what that costs.
     pub batched_timestamps: bool,
@@ -150,6 +163,8 @@ impl Default for EndpointConfig {
             protocol: starling_proto::Config::default(),
             idle: Idle::default(),
             max_calls: 1 << 20,
+            max_waiting: 1 << 16,
+            max_waiting_bytes: 512 << 20,
             batched_timestamps: true,
         }
     }
@@ -159,9 +174,31 @@ impl EndpointConfig {
     /// Checks the settings for a device with these capabilities.
     ///
     /// # Errors
-    /// With the field of the session protocol that has to be changed.
+    /// With the field that has to be changed.
     pub fn check(&self, device: &Capabilities) -> Result<(), ConfigError> {
-        self.protocol_on(device).check()
+        self.protocol_on(device).check()?;
+        let largest = self.protocol.max_message as usize + usize::from(Prefix::MAX);
+        let checks = [
+            (
+                "max_waiting",
+                self.max_waiting,
+                (1..=MAX_WAITING).contains(&self.max_waiting),
+                "1 to 2^20",
+            ),
+            (
+                "max_waiting_bytes",
+                self.max_waiting_bytes,
+                self.max_waiting_bytes >= largest,
+                "at least max_message and 16 KiB",
+            ),
+        ];
+        for (field, value, good, must) in checks {
+            if !good {
+                let value = value as u64;
+                return Err(ConfigError { field, value, must });
+            }
+        }
+        Ok(())
     }
 
     /// The session protocol's settings, with the device's own values.
@@ -178,6 +215,47 @@ impl EndpointConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_error_names_the_invalid_setting_of_an_endpoint() {
+        let device = Capabilities {
+            scheme: "test",
+            reliable: true,
+            ecn: false,
+            rx_queue_bytes: 1 << 20,
+            rx_queue_datagrams: 1024,
+            max_datagram: 1400,
+        };
+        type Change = fn(&mut EndpointConfig);
+        let changes: [(Change, &str); 4] = [
+            (
+                |config| config.max_waiting = 0,
+                "max_waiting is 0, it must be 1 to 2^20",
+            ),
+            (
+                |config| config.max_waiting = MAX_WAITING + 1,
+                "max_waiting is 1048577, it must be 1 to 2^20",
+            ),
+            (
+                |config| {
+                    config.protocol.max_message = 1 << 20;
+                    config.max_waiting_bytes = 1 << 20;
+                },
+                "max_waiting_bytes is 1048576, it must be at least max_message and 16 KiB",
+            ),
+            (
+                |config| config.protocol.slots = 65,
+                "slots is 65, it must be 1 to 64",
+            ),
+        ];
+        assert_eq!(EndpointConfig::default().check(&device), Ok(()));
+        for (change, says) in changes {
+            let mut config = EndpointConfig::default();
+            change(&mut config);
+            let error = config.check(&device).expect_err(says);
+            assert_eq!(error.to_string(), says);
+        }
+    }
 
     #[test]
     fn the_error_names_the_invalid_setting_of_workers() {

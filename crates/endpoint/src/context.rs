@@ -25,6 +25,8 @@ pub struct Handler<I: PacketIo>(pub(crate) HandlerKind<I>);
 
 pub(crate) enum HandlerKind<I: PacketIo> {
     Inline(InlineHandler<I>),
+    /// Inline, and its requests need room to wait.
+    Deferring(Box<InlineFn<I>>),
     Worker(WorkerHandler),
 }
 
@@ -47,6 +49,18 @@ impl<I: PacketIo> Handler<I> {
         ))))
     }
 
+    /// Runs as an inline handler does, and usually defers its answer. While too many requests wait,
+    /// of all or of one client ([`EndpointConfig::max_waiting`]), further ones are refused with
+    /// RESOURCE_EXHAUSTED before the handler begins. This also holds for a method with an inline
+    /// handler once that has deferred an answer. That first request takes no room.
+    ///
+    /// [`EndpointConfig::max_waiting`]: crate::EndpointConfig::max_waiting
+    pub fn deferring(
+        handler: impl FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + Send + 'static,
+    ) -> Self {
+        Self(HandlerKind::Deferring(Box::new(handler)))
+    }
+
     /// Runs as an inline handler does. It knows no endpoint and no device.
     pub fn unary(handler: Box<UnaryFn>) -> Self {
         Self(HandlerKind::Inline(InlineHandler::Unary(handler)))
@@ -66,7 +80,7 @@ impl<I: PacketIo> Handler<I> {
     /// The function that workers run, if the handler runs in workers.
     pub(crate) fn for_workers(&self) -> Option<WorkerHandler> {
         match &self.0 {
-            HandlerKind::Inline(_) => None,
+            HandlerKind::Inline(_) | HandlerKind::Deferring(_) => None,
             HandlerKind::Worker(handler) => Some(WorkerHandler::clone(handler)),
         }
     }

@@ -25,12 +25,14 @@ use starling_proto::{Event, Msgbuf, Prefix, Protocol, RequestId, RespondReason, 
 
 use crate::admission::Admission;
 use crate::client::{Call, CallId, ContinuationId};
+use crate::config::EndpointConfig;
 use crate::convert::{prefix_of, unsent};
 use crate::deadlines::Deadlines;
 use crate::error::{CallError, CallNotMade, status_of_failure};
 use crate::handler_panic;
 use crate::local;
 use crate::pending::Pending;
+use crate::room::Room;
 use crate::server::{Abandoned, Answer, CancelReason, DeferredReply};
 use crate::sessions::Sessions;
 use crate::sink::Sink;
@@ -79,10 +81,12 @@ impl<R> Core<R> {
     pub(crate) fn new(
         proto: Protocol,
         now_ns: u64,
-        max_calls: usize,
+        config: &EndpointConfig,
         local: Arc<local::Shared>,
         abandoned: Arc<Abandoned>,
     ) -> Self {
+        let max_calls = config.max_calls;
+        let room = Room::new(config.max_waiting, config.max_waiting_bytes);
         Self {
             proto,
             now_ns,
@@ -91,7 +95,7 @@ impl<R> Core<R> {
             deadlines: Deadlines::new(max_calls),
             admission: Admission::default(),
             finished: VecDeque::new(),
-            pending: Pending::default(),
+            pending: Pending::new(room),
             sessions: Sessions::default(),
             stats: Stats::default(),
             registrations: Vec::new(),

@@ -73,13 +73,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// An endpoint on a device. `secrets` must be random and new at each start.
     ///
     /// # Errors
-    /// With the setting of the session protocol that is invalid.
+    /// With the setting that is invalid.
     pub fn new(
         mut io: I,
         clock: C,
         config: EndpointConfig,
         secrets: Secrets,
     ) -> Result<Self, ConfigError> {
+        config.check(io.capabilities())?;
         let now_ns = clock.now_ns();
         let protocol = config.protocol_on(io.capabilities());
         let proto = Protocol::new(protocol, secrets, now_ns)?;
@@ -90,7 +91,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         Ok(Self {
             executor: Executor::new(Arc::clone(&shared), sleep, MAX_FUTURES),
             tables: Tables::new(Arc::clone(&abandoned)),
-            core: Core::new(proto, now_ns, config.max_calls, shared, abandoned),
+            core: Core::new(proto, now_ns, &config, shared, abandoned),
             dispatch: None,
             released: Vec::new(),
             idle: config.idle,

@@ -12,7 +12,7 @@
 //!
 //! Nothing here runs an item or knows what it is: a thread pool and a simulator use the same code.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// The greatest bound on the outstanding requests of one worker.
 pub const MAX_DEPTH: u8 = 8;
@@ -47,7 +47,7 @@ pub enum Decision<T> {
     Assigned(usize, T),
     /// It waits in the queue; [`Jbsq::complete`] returns it.
     Queued,
-    /// It goes nowhere: the queue is full.
+    /// It goes nowhere: the queue is full, or its flow has its share of the queue.
     Refused(T),
 }
 
@@ -61,6 +61,7 @@ pub struct Jbsq<T> {
     loads: Vec<u8>,
     groups: Vec<Group<T>>,
     waiting: usize,
+    flows: FlowCounts,
     /// Items with workers that have begun another one before.
     behind: usize,
     capacity: usize,
@@ -69,15 +70,17 @@ pub struct Jbsq<T> {
 #[derive(Debug)]
 struct Group<T> {
     workers: std::ops::Range<usize>,
-    /// Arrival order.
-    queue: VecDeque<T>,
+    /// With their flows, in arrival order.
+    queue: VecDeque<(u64, T)>,
     /// For each load below the depth, the workers that have it.
     by_load: Vec<Set>,
 }
 
 impl<T> Jbsq<T> {
     /// `workers` (at least one), each with at most `depth` items (clamped to 1 to [`MAX_DEPTH`]), and
-    /// at most `capacity` items that wait, in a queue or behind the item that a worker runs.
+    /// at most `capacity` items that wait, in a queue or behind the item that a worker runs. A flow
+    /// has at most as many items in the queues as there is room for further ones, so it leaves room
+    /// for others: the dynamic threshold of Choudhury and Hahne (IEEE/ACM ToN 6(2), 1998).
     pub fn new(model: QueueModel, workers: usize, depth: u8, capacity: usize) -> Self {
         let (workers, depth) = (workers.max(1), depth.clamp(1, MAX_DEPTH));
         let count = model.groups(workers);
@@ -96,6 +99,7 @@ impl<T> Jbsq<T> {
             loads: vec![0; workers],
             groups: groups.collect(),
             waiting: 0,
+            flows: FlowCounts::default(),
             behind: 0,
             capacity,
         }
@@ -108,7 +112,8 @@ impl<T> Jbsq<T> {
         let group = &mut self.groups[index];
         let shortest = group.shortest();
         let is_begun = shortest.is_some_and(|worker| self.loads[worker] == 0);
-        if !is_begun && self.waiting + self.behind >= self.capacity {
+        let free = self.capacity.saturating_sub(self.waiting + self.behind);
+        if !is_begun && free == 0 {
             return Decision::Refused(item);
         }
         if let Some(worker) = shortest {
@@ -118,8 +123,12 @@ impl<T> Jbsq<T> {
             *load += 1;
             return Decision::Assigned(worker, item);
         }
+        if self.flows.count(flow) >= free {
+            return Decision::Refused(item);
+        }
         self.waiting += 1;
-        group.queue.push_back(item);
+        self.flows.add(flow);
+        group.queue.push_back((flow, item));
         Decision::Queued
     }
 
@@ -133,8 +142,9 @@ impl<T> Jbsq<T> {
         let group = &mut self.groups[index];
         let load = &mut self.loads[worker];
         assert!(*load > 0, "worker {worker} completed what it never had");
-        if let Some(item) = group.queue.pop_front() {
+        if let Some((flow, item)) = group.queue.pop_front() {
             self.waiting -= 1;
+            self.flows.remove(flow);
             return Some(item);
         }
         self.behind -= usize::from(*load > 1);
@@ -197,6 +207,30 @@ impl<T> Group<T> {
         }
         if let Some(set) = self.by_load.get_mut(usize::from(after)) {
             set.insert(place);
+        }
+    }
+}
+
+/// How many items of each flow wait. Flows without any take no memory.
+#[derive(Debug, Default)]
+pub(crate) struct FlowCounts(HashMap<u64, usize>);
+
+impl FlowCounts {
+    pub(crate) fn count(&self, flow: u64) -> usize {
+        self.0.get(&flow).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn add(&mut self, flow: u64) {
+        *self.0.entry(flow).or_default() += 1;
+    }
+
+    /// # Panics
+    /// If none of the flow waits.
+    pub(crate) fn remove(&mut self, flow: u64) {
+        let count = self.0.get_mut(&flow).expect("one was added");
+        *count -= 1;
+        if *count == 0 {
+            self.0.remove(&flow);
         }
     }
 }
@@ -272,6 +306,31 @@ mod tests {
     }
 
     #[test]
+    fn a_flow_leaves_room_in_the_queue_for_others() {
+        let fill = |jbsq: &mut Jbsq<()>, flow| {
+            let mut queued = 0;
+            while jbsq.submit(flow, ()) == Decision::Queued {
+                queued += 1;
+            }
+            queued
+        };
+        // One runs and one is behind it. A hundred may wait.
+        let mut jbsq = Jbsq::new(QueueModel::SingleQueue, 1, 2, 101);
+        assert_eq!(assigned(jbsq.submit(7, ())), 0);
+        assert_eq!(assigned(jbsq.submit(7, ())), 0);
+        assert_eq!(fill(&mut jbsq, 7), 50);
+        assert_eq!(fill(&mut jbsq, 7), 0);
+        assert_eq!(fill(&mut jbsq, 8), 25);
+        assert_eq!(fill(&mut jbsq, 9), 13);
+        assert_eq!(jbsq.waiting(), 88);
+        // What waited is no part of a share any more.
+        while jbsq.complete(0).is_some() {}
+        assert_eq!(jbsq.complete(0), None);
+        assert!(jbsq.flows.0.is_empty());
+        assert_eq!(jbsq.load(0), 0);
+    }
+
+    #[test]
     fn a_flow_stays_in_its_group() {
         for (model, groups) in [(QueueModel::Grouped(4), 4), (QueueModel::Partitioned, 16)] {
             let mut jbsq = Jbsq::new(model, 16, 2, 1000);
@@ -320,7 +379,7 @@ mod tests {
                 let depth = depth.clamp(&1, &MAX_DEPTH);
                 let mut busy: Vec<usize> = Vec::new();
                 let mut next = 0_u32;
-                let mut waiting = VecDeque::new();
+                let mut waiting: VecDeque<(std::ops::Range<usize>, u64, u32)> = VecDeque::new();
                 for (arrives, number) in steps {
                     if *arrives {
                         let flow = u64::from(*number);
@@ -332,7 +391,10 @@ mod tests {
                         let least = jbsq.load(shortest);
                         let behind = |worker| usize::from(jbsq.load(worker).saturating_sub(1));
                         let behind: usize = (0..workers).map(behind).sum();
-                        let has_room = least == 0 || behind + waiting.len() < 5;
+                        let free = 5_usize.saturating_sub(behind + waiting.len());
+                        let of_flow = waiting.iter().filter(|(_, of, _)| *of == flow).count();
+                        let has_share = least < *depth || of_flow < free;
+                        let has_room = least == 0 || (free > 0 && has_share);
                         match jbsq.submit(flow, next) {
                             Decision::Assigned(worker, item) => {
                                 assert_eq!((worker, item), (shortest, next));
@@ -341,7 +403,7 @@ mod tests {
                             }
                             Decision::Queued => {
                                 assert!(least == *depth && has_room);
-                                waiting.push_back((group, next));
+                                waiting.push_back((group, flow, next));
                             }
                             Decision::Refused(item) => {
                                 assert!(item == next && !has_room);
@@ -352,12 +414,10 @@ mod tests {
                         let worker = busy.swap_remove(usize::from(*number) % busy.len());
                         let first = waiting
                             .iter()
-                            .position(|(group, _): &(std::ops::Range<usize>, u32)| {
-                                group.contains(&worker)
-                            })
+                            .position(|(group, ..)| group.contains(&worker))
                             .and_then(|at| waiting.remove(at));
                         let item = jbsq.complete(worker);
-                        assert_eq!(item, first.map(|(_, item)| item));
+                        assert_eq!(item, first.map(|(.., item)| item));
                         busy.extend(item.map(|_| worker));
                     }
                     assert_eq!(jbsq.waiting(), waiting.len());

@@ -19,7 +19,7 @@
 //!
 //! ```text
 //!  Endpoint ─ turn, wait, drain ─ burst ─ tables ─ context ─ core ─ protocol
-//!               schedule                │             │        └ sessions, deadlines, pending
+//!               schedule                │             │        └ sessions, deadlines, pending ─ room
 //!               cadence                 │             └ Handler, Context
 //!                                       ├ admission, refusal, handler_panic
 //!                                       └ workers ─ jbsq
@@ -49,6 +49,7 @@ mod methods;
 mod payload;
 mod pending;
 mod refusal;
+mod room;
 mod schedule;
 mod server;
 mod sessions;

@@ -6,7 +6,7 @@ use starling_call::MethodId;
 use starling_io::PacketIo;
 
 use crate::admission::RunTime;
-use crate::context::{Handler, HandlerKind};
+use crate::context::{Handler, HandlerKind, InlineHandler};
 use crate::workers::WorkerHandler;
 
 struct Bucket<I: PacketIo> {
@@ -94,6 +94,19 @@ impl<I: PacketIo> Methods<I> {
             };
             Some((MethodId(bucket.method), handler))
         })
+    }
+
+    /// From now on the requests of a method with an inline handler need room to wait.
+    #[cold]
+    pub(crate) fn set_deferring(&mut self, method: MethodId) {
+        let index = self.bucket(method.0);
+        let handler = &mut self.buckets[index].handler;
+        *handler = match handler.take() {
+            Some(HandlerKind::Inline(InlineHandler::OfEndpoint(run))) => {
+                Some(HandlerKind::Deferring(run))
+            }
+            other => other,
+        };
     }
 
     /// How long a method's handler runs when it is called with a deadline.

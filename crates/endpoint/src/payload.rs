@@ -39,6 +39,11 @@ impl<'a> PayloadBytes<'a> {
 }
 
 impl Payload<'_> {
+    /// Bytes of the whole message.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.as_slice().len()
+    }
+
     #[inline]
     pub(crate) fn body(&self) -> &[u8] {
         // In bounds: the header was parsed from these bytes.

@@ -8,15 +8,17 @@ use std::sync::Arc;
 
 use starling_proto::RequestId;
 
+use crate::room::{Holding, Room};
 use crate::server::{CancelReason, RequestState};
 use crate::slab::Slab;
 use crate::timers::{NEVER, Timers};
 
-/// A request's state, and the key of its deadline if that has not passed.
+/// A request's state, the key of its deadline if that has not passed, and the room that it takes.
 #[derive(Debug)]
 struct Entry {
     state: Arc<RequestState>,
     deadline: Option<u64>,
+    holding: Option<Holding>,
 }
 
 #[derive(Debug)]
@@ -25,16 +27,7 @@ pub(crate) struct Pending {
     timers: Timers,
     /// The requests with a deadline, by its key.
     deadlines: Slab<RequestId>,
-}
-
-impl Default for Pending {
-    fn default() -> Self {
-        Self {
-            requests: HashMap::new(),
-            timers: Timers::default(),
-            deadlines: Slab::new(usize::MAX),
-        }
-    }
+    room: Room,
 }
 
 impl Drop for Pending {
@@ -47,6 +40,20 @@ impl Drop for Pending {
 }
 
 impl Pending {
+    pub(crate) fn new(room: Room) -> Self {
+        Self {
+            requests: HashMap::new(),
+            timers: Timers::default(),
+            deadlines: Slab::new(usize::MAX),
+            room,
+        }
+    }
+
+    /// Whether there is room for one more request.
+    pub(crate) fn admits(&self, request: Holding) -> bool {
+        self.room.admits(request)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
     }
@@ -56,12 +63,22 @@ impl Pending {
         self.requests.is_empty()
     }
 
-    /// Adds a request.
-    pub(crate) fn insert(&mut self, id: RequestId, state: Arc<RequestState>, deadline_ns: u64) {
+    /// Adds a request. It takes room, and was admitted, unless `holding` is `None`.
+    pub(crate) fn insert(
+        &mut self,
+        id: RequestId,
+        state: Arc<RequestState>,
+        deadline_ns: u64,
+        holding: Option<Holding>,
+    ) {
         let mut entry = Entry {
             state,
             deadline: None,
+            holding,
         };
+        if let Some(holding) = holding {
+            self.room.add(holding);
+        }
         // If the table is full, with 2^31 requests, the deadline is not noticed; nothing else
         // fails.
         if deadline_ns != NEVER
@@ -77,17 +94,19 @@ impl Pending {
 
     /// Removes a request that was answered.
     pub(crate) fn remove(&mut self, id: RequestId) {
-        if let Some(Entry {
-            deadline: Some(key),
-            ..
-        }) = self.requests.remove(&id)
-        {
+        let Some(entry) = self.requests.remove(&id) else {
+            return;
+        };
+        if let Some(key) = entry.deadline {
             self.deadlines.remove(key);
             self.timers.disarm();
         }
+        if let Some(holding) = entry.holding {
+            self.room.remove(holding);
+        }
     }
 
-    /// Cancels a request. It stays here until it is answered all the same.
+    /// Cancels a request. It stays here, and takes room, until it is answered all the same.
     pub(crate) fn cancel(&mut self, id: RequestId, why: CancelReason) {
         if let Some(entry) = self.requests.get(&id) {
             entry.state.cancel(why);

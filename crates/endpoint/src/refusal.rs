@@ -18,6 +18,8 @@ pub(crate) enum Refusal {
     Draining,
     /// No handler is registered for the method.
     UnknownMethod(MethodId),
+    /// It would wait outside its handler, where too many of all, or of its client, wait already.
+    WaitingFull,
 }
 
 impl Refusal {
@@ -44,6 +46,12 @@ impl Refusal {
                     method.0
                 ))
                 .with_not_run()
+            }
+            Self::WaitingFull => {
+                stats.waiting_full += 1;
+                let text = "too many requests of this client, or of all, wait in the server's \
+                            handlers; the call did not run";
+                Status::resource_exhausted(text).with_not_run()
             }
         }
     }

@@ -27,6 +27,7 @@ use starling_proto::{Msgbuf, Prefix, RequestId};
 use crate::admission::Timing;
 use crate::convert::prefix_of;
 use crate::payload::Payload;
+use crate::room::Holding;
 use crate::timers::NEVER;
 
 /// The facts about a request besides its bytes.
@@ -273,6 +274,8 @@ pub(crate) struct ReplySlot {
     /// The handler succeeded.
     pub(crate) ok: bool,
     pub(crate) outcome: Option<ReplyOutcome>,
+    /// The room that the request takes if it is deferred. `None`: its method never deferred one.
+    pub(crate) holding: Option<Holding>,
 }
 
 impl Default for ReplySlot {
@@ -283,6 +286,7 @@ impl Default for ReplySlot {
             answer: Answer::default(),
             ok: false,
             outcome: None,
+            holding: None,
         }
     }
 }

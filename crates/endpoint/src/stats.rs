@@ -36,8 +36,11 @@ pub struct Stats {
     pub unknown_method: u64,
     /// Messages with a malformed call header.
     pub malformed: u64,
-    /// Requests refused because the workers' queue was full.
+    /// Requests refused because the workers' queue was full, or their client had its share of it.
     pub workers_full: u64,
+    /// Requests refused because too many of all, or of their client, waited outside their handlers:
+    /// deferred, or in workers ([`EndpointConfig::max_waiting`](crate::EndpointConfig::max_waiting)).
+    pub waiting_full: u64,
     /// Requests refused because the endpoint was shutting down.
     pub refused_draining: u64,
     /// Deferred replies that were dropped without an answer.
@@ -53,7 +56,7 @@ pub struct Stats {
 
 impl Stats {
     /// All counts, by the names of the fields.
-    pub fn counts(&self) -> [(&'static str, u64); 22] {
+    pub fn counts(&self) -> [(&'static str, u64); 23] {
         macro_rules! named {
             ($($field:ident),*) => {{
                 let Self { $($field),* } = *self;
@@ -78,6 +81,7 @@ impl Stats {
             unknown_method,
             malformed,
             workers_full,
+            waiting_full,
             refused_draining,
             abandoned,
             panics,

@@ -9,7 +9,7 @@ use starling_call::header::{
     self, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RESPONSE_FIELDS_AT, RequestExtension, ResponseHeader,
 };
 use starling_call::{Code, HeaderError, MetadataView, MethodId, Status};
-use starling_io::{Clock, PacketIo, PacketTx};
+use starling_io::{Clock, PacketIo};
 use starling_proto::{PeerId, RequestId, Tag};
 
 use crate::admission::Timing;
@@ -23,6 +23,7 @@ use crate::handler_panic::{self, Running};
 use crate::methods::Methods;
 use crate::payload::{Payload, PayloadBytes};
 use crate::refusal::Refusal;
+use crate::room::Holding;
 use crate::server::{Abandoned, Answer, Reply, ReplyOutcome, ReplySlot, Request, RequestInfo};
 use crate::timers::NEVER;
 use crate::turn_context::TurnContext;
@@ -154,12 +155,6 @@ impl<I: PacketIo> Tables<I> {
             body_at: body_at as u32,
         };
         match self.methods.find(method) {
-            Some(HandlerKind::Worker(handler)) => {
-                let handler = Arc::clone(handler);
-                let answer = std::mem::take(&mut self.reply.answer);
-                let request = Request { payload, info };
-                submit_to_workers(turn, handler, id, request, answer);
-            }
             Some(HandlerKind::Inline(handler)) => {
                 let reply = &mut self.reply;
                 reply.deadline_ns = timing.deadline_ns;
@@ -184,7 +179,49 @@ impl<I: PacketIo> Tables<I> {
                 }
                 self.finish_inline(turn, method);
             }
+            Some(HandlerKind::Deferring(_) | HandlerKind::Worker(_)) => {
+                self.begin_waiting(turn, Request { payload, info });
+            }
             None => self.refuse(turn, Refusal::UnknownMethod(method)),
+        }
+    }
+
+    /// Begins a request that may wait outside its handler, if there is room for it.
+    // Apart, so that requests that are answered at once pay nothing for it.
+    #[inline(never)]
+    fn begin_waiting<C: Clock>(&mut self, turn: &mut TurnContext<'_, I, C>, request: Request<'_>) {
+        let RequestInfo {
+            method,
+            peer,
+            timing,
+        } = request.info;
+        let bytes = request.payload.len();
+        let holding = Holding { peer, bytes };
+        if !turn.core.pending.admits(holding) {
+            return self.refuse(turn, Refusal::WaitingFull);
+        }
+        let reply = &mut self.reply;
+        match self.methods.find(method) {
+            Some(HandlerKind::Deferring(handler)) => {
+                reply.deadline_ns = timing.deadline_ns;
+                reply.ok = false;
+                reply.holding = Some(holding);
+                self.running = Running::Handler;
+                self.last_method = method;
+                let (slot, abandoned) = (reply, &self.abandoned);
+                let context = &mut Context {
+                    core: &mut *turn.core,
+                    tx: &mut *turn.tx,
+                };
+                handler(context, request, Reply { slot, abandoned });
+                self.finish_inline(turn, method);
+                self.reply.holding = None;
+            }
+            Some(HandlerKind::Worker(handler)) => {
+                let (id, answer) = (reply.id, std::mem::take(&mut reply.answer));
+                submit_to_workers(turn, Arc::clone(handler), id, holding, request, answer);
+            }
+            Some(HandlerKind::Inline(_)) | None => unreachable!("the caller found another kind"),
         }
     }
 
@@ -200,7 +237,7 @@ impl<I: PacketIo> Tables<I> {
         if reply.ok {
             core.answer_ok(turn.tx, reply.id, &mut reply.answer);
         } else {
-            finish_uncommon(core, turn.tx, reply, false);
+            self.finish_uncommon(core, turn.tx, false);
         }
         self.apply(&mut core.registrations);
     }
@@ -319,6 +356,30 @@ impl<I: PacketIo> Tables<I> {
         self.apply(&mut core.registrations);
     }
 
+    /// Answers a request whose handler did not simply succeed.
+    #[cold]
+    fn finish_uncommon(&mut self, core: &mut EndpointCore<I>, tx: &mut I::Tx, panicked: bool) {
+        core.stats.panics += u64::from(panicked);
+        let reply = &mut self.reply;
+        let holding = reply.holding.take();
+        let status = match reply.outcome.take() {
+            Some(ReplyOutcome::Deferred(state)) => {
+                // A reply that was used within the handler is answered already.
+                if !state.answered.load(Ordering::Relaxed) {
+                    (core.pending).insert(reply.id, state, reply.deadline_ns, holding);
+                    if holding.is_none() {
+                        self.methods.set_deferring(self.last_method);
+                    }
+                }
+                return;
+            }
+            _ if panicked => handler_panic::status(),
+            Some(ReplyOutcome::Status(status)) => status,
+            None => Status::internal("the server's handler returned without an answer"),
+        };
+        core.answer_status(tx, reply.id, &mut reply.answer, &status);
+    }
+
     /// Deals with a panic in a handler or a continuation; see [`handler_panic`]. The endpoint's own
     /// panics go on unwinding.
     #[cold]
@@ -331,7 +392,7 @@ impl<I: PacketIo> Tables<I> {
         match std::mem::take(&mut self.running) {
             Running::Endpoint => resume_unwind(panic),
             Running::Handler => {
-                finish_uncommon(core, tx, &mut self.reply, true);
+                self.finish_uncommon(core, tx, true);
                 handler_panic::discard(panic);
             }
             Running::Continuation => {
@@ -346,35 +407,12 @@ impl<I: PacketIo> Tables<I> {
     }
 }
 
-/// Answers a request whose handler did not simply succeed.
-#[cold]
-fn finish_uncommon<R, T: PacketTx>(
-    core: &mut Core<R>,
-    tx: &mut T,
-    reply: &mut ReplySlot,
-    panicked: bool,
-) {
-    core.stats.panics += u64::from(panicked);
-    let status = match reply.outcome.take() {
-        Some(ReplyOutcome::Deferred(state)) => {
-            // A reply that was used within the handler is answered already.
-            if !state.answered.load(Ordering::Relaxed) {
-                core.pending.insert(reply.id, state, reply.deadline_ns);
-            }
-            return;
-        }
-        _ if panicked => handler_panic::status(),
-        Some(ReplyOutcome::Status(status)) => status,
-        None => Status::internal("the server's handler returned without an answer"),
-    };
-    core.answer_status(tx, reply.id, &mut reply.answer, &status);
-}
-
 /// Hands a request to the workers.
 fn submit_to_workers<I: PacketIo, C>(
     turn: &mut TurnContext<'_, I, C>,
     handler: WorkerHandler,
     id: RequestId,
+    holding: Holding,
     request: Request<'_>,
     mut answer: Answer,
 ) {
@@ -394,7 +432,7 @@ fn submit_to_workers<I: PacketIo, C>(
     let state = job.fill(id, handler, payload.into_owned(spare), info, answer);
     match workers.submit(job) {
         Ok(()) => {
-            core.pending.insert(id, state, info.timing.deadline_ns);
+            (core.pending).insert(id, state, info.timing.deadline_ns, Some(holding));
         }
         Err(mut job) => {
             core.stats.workers_full += 1;

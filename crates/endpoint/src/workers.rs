@@ -14,7 +14,6 @@ mod dispatch;
 mod idle_policy;
 mod job;
 mod match_table;
-mod memory;
 mod pool;
 mod request;
 mod steered;

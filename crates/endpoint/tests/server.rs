@@ -302,8 +302,8 @@ fn a_panic_whose_value_panics_when_dropped_ends_only_its_call() {
 #[test]
 fn requests_beyond_a_full_queue_and_cancelled_requests_do_not_run() {
     let mut pair = Pair::new();
-    // One runs, three wait.
-    pair.server.start_workers(&WorkerConfig::new(1, 3)).unwrap();
+    // One runs, three wait. One client does not get the other two places.
+    pair.server.start_workers(&WorkerConfig::new(1, 5)).unwrap();
     let (ran, runs) = mpsc::channel::<u8>();
     let (gate, open) = mpsc::channel::<()>();
     let open = std::sync::Mutex::new(open);

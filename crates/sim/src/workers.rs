@@ -106,8 +106,7 @@ impl Pool {
 impl Dispatch for Workers {
     fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
         let pool = &mut *self.0.lock();
-        // All flows share one queue, so the flow does not matter.
-        match pool.policy.submit(0, job) {
+        match pool.policy.submit(job.flow(), job) {
             Decision::Assigned(worker, job) => pool.give(worker, job),
             Decision::Queued => {}
             Decision::Refused(job) => return Err(job),

@@ -111,6 +111,42 @@ fn a_server_limits_what_one_client_has_and_the_client_hears_it() {
     }
 }
 
+#[test]
+fn nested_requests_beyond_a_clients_share_are_refused_before_their_handlers_begin() {
+    for address in any_addresses() {
+        let (builder, gate) = server(&[&address]);
+        let config = EndpointConfig {
+            max_waiting: 8,
+            ..EndpointConfig::default()
+        };
+        let server = builder.config(config).build().expect("a server");
+        let server = server.spawn().expect("threads");
+        let client = client(server.address());
+        let slow = payload(b"slow");
+        let mut open: Vec<_> = (0..10).map(|_| Box::pin(client.wait(&slow))).collect();
+        let mut cx = Context::from_waker(Waker::noop());
+        wait_until(|| {
+            open.retain_mut(|call| match call.as_mut().poll(&mut cx) {
+                Poll::Pending => true,
+                Poll::Ready(result) => {
+                    let status = result.expect_err("the gate is shut");
+                    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+                    assert!(!status.may_have_run(), "{status}");
+                    false
+                }
+            });
+            open.len() == 4
+        });
+        wait_until(|| gate.waiting.load(Ordering::SeqCst) == 4);
+        client.echo(&slow).wait().expect("others are served");
+        gate.open.store(true, Ordering::SeqCst);
+        for ended in open {
+            starling::block_on(ended).expect("the gate is open");
+        }
+        client.wait(&slow).wait().expect("there is room again");
+    }
+}
+
 /// A caller's waker that panics.
 struct Bomb;
 

@@ -37,8 +37,6 @@ pub struct Job {
     request: WorkerRequest,
     reply: WorkerReply,
     end: Option<JobEnd>,
-    /// The memory of the request, also after it was taken out.
-    pub(super) request_bytes: usize,
     /// The claim of the worker that took the request from the device; absent if the dispatch thread
     /// submitted it.
     claim: Option<Claim>,
@@ -77,7 +75,6 @@ impl Job {
                 status: None,
             },
             end: None,
-            request_bytes: 0,
             claim: None,
             sent: false,
         })
@@ -99,7 +96,6 @@ impl Job {
         }
         self.id = id;
         self.handler = Some(handler);
-        self.request_bytes = message.len_with_header();
         self.request.message = message;
         self.request.info = info;
         self.reply.answer = answer;
@@ -158,7 +154,7 @@ impl Job {
     }
 
     /// The flow of the request: requests of one flow may share a worker ([`crate::jbsq::QueueModel`]).
-    pub(super) fn flow(&self) -> u64 {
+    pub fn flow(&self) -> u64 {
         self.request.info.peer.0.into()
     }
 

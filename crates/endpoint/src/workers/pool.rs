@@ -30,7 +30,6 @@ use starling_io::{Clock, IoError, Wake};
 use super::dispatch::Dispatch;
 use super::idle_policy::{IdlePolicy, Next};
 use super::job::Job;
-use super::memory::MAX_BYTES;
 use super::thread::start_thread;
 use crate::config::{Idle, WorkerConfig};
 use crate::jbsq::{Decision, Jbsq, MAX_DEPTH};
@@ -47,13 +46,9 @@ const UNSURE_SLEEP: Duration = Duration::from_millis(1);
 pub struct ThreadPool {
     policy: Jbsq<Box<Job>>,
     dispatcher: Dispatcher<Job>,
-    /// Memory of the request in each slot of each mailbox. Reading it from the job would fetch
-    /// cache lines of another core.
-    bytes: Vec<[usize; SLOTS]>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     in_flight: usize,
-    in_flight_bytes: usize,
 }
 
 /// The state that all threads of a pool share.
@@ -100,11 +95,9 @@ impl ThreadPool {
         let mut pool = Self {
             policy,
             dispatcher,
-            bytes: vec![[0; SLOTS]; count],
             shared,
             threads: Vec::with_capacity(count),
             in_flight: 0,
-            in_flight_bytes: 0,
         };
         for index in 0..count {
             let worker = Worker {
@@ -124,9 +117,7 @@ impl ThreadPool {
     }
 
     fn assign(&mut self, worker: usize, job: Box<Job>) {
-        let bytes = job.request_bytes;
-        let slot = self.dispatcher.push(worker, job);
-        self.bytes[worker][slot] = bytes;
+        self.dispatcher.push(worker, job);
         // While all workers are busy, no cache line but the mailbox's is read: each one belongs to
         // another core.
         if self.shared.sleepers.any() {
@@ -162,28 +153,18 @@ impl Shared {
 
 impl Dispatch for ThreadPool {
     fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
-        let bytes = self.in_flight_bytes + job.request_bytes;
-        if self.in_flight > 0 && bytes > MAX_BYTES {
-            return Err(job);
-        }
         match self.policy.submit(job.flow(), job) {
             Decision::Assigned(worker, job) => self.assign(worker, job),
             Decision::Queued => {}
             Decision::Refused(job) => return Err(job),
         }
         self.in_flight += 1;
-        self.in_flight_bytes = bytes;
         Ok(())
     }
 
     fn poll(&mut self) -> Option<Box<Job>> {
-        let Returned {
-            mailbox,
-            slot,
-            item,
-        } = self.dispatcher.poll_returned()?;
+        let Returned { mailbox, item, .. } = self.dispatcher.poll_returned()?;
         self.in_flight -= 1;
-        self.in_flight_bytes -= self.bytes[mailbox][slot];
         if let Some(next) = self.policy.complete(mailbox) {
             self.assign(mailbox, next);
         }

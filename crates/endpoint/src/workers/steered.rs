@@ -33,12 +33,12 @@ use starling_proto::{Claims, RequestId};
 use super::dispatch::Dispatch;
 use super::idle_policy::{IdlePolicy, Next};
 use super::job::Job;
-use super::memory::MAX_BYTES;
 use super::thread::start_thread;
 use super::worker_methods::{Table, WorkerMethods};
 use crate::admission::Timing;
 use crate::config::{Idle, WorkerConfig};
 use crate::convert::proto_peer;
+use crate::jbsq::FlowCounts;
 use crate::server::{CancelReason, RequestInfo, RequestState};
 
 /// Jobs that the dispatch thread gave to one worker, or that come back from it, at most.
@@ -62,9 +62,10 @@ pub(crate) struct SteeredPool {
     threads: Vec<JoinHandle<()>>,
     /// Jobs that wait for a worker, oldest first.
     held: VecDeque<Box<Job>>,
+    /// Those of each flow.
+    flows: FlowCounts,
     capacity: usize,
     in_flight: usize,
-    in_flight_bytes: usize,
     /// The worker whose reports were polled last.
     polled: usize,
     /// When to maintain the workers again.
@@ -163,9 +164,9 @@ impl SteeredPool {
             }),
             threads: Vec::with_capacity(workers.len()),
             held: VecDeque::new(),
+            flows: FlowCounts::default(),
             capacity: config.queue,
             in_flight: 0,
-            in_flight_bytes: 0,
             polled: 0,
             maintain_at_ns: 0,
             version: u64::MAX,
@@ -229,12 +230,14 @@ impl SteeredPool {
             let Some(job) = self.held.pop_front() else {
                 break;
             };
+            let flow = job.flow();
             let mailbox = &self.shared.mailboxes[worker];
             if let Err(job) = mailbox.given.push(job) {
                 // The worker has far more than its bound: another process wrote to the counts.
                 self.held.push_front(job);
                 break;
             }
+            self.flows.remove(flow);
             mailbox.waker.wake();
         }
     }
@@ -242,18 +245,20 @@ impl SteeredPool {
 
 impl Dispatch for SteeredPool {
     fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
-        let bytes = self.in_flight_bytes + job.request_bytes;
-        if self.held.len() > self.capacity || (self.in_flight > 0 && bytes > MAX_BYTES) {
+        if self.held.len() > self.capacity {
             return Err(job);
         }
+        let flow = job.flow();
         self.in_flight += 1;
-        self.in_flight_bytes = bytes;
+        self.flows.add(flow);
         self.held.push_back(job);
         self.hand_out();
-        if self.held.len() > self.capacity {
+        // As in `Jbsq`: a flow has at most as many as there was room for, this one included.
+        let may_hold = (self.capacity + 1).saturating_sub(self.held.len());
+        if !self.held.is_empty() && self.flows.count(flow) > may_hold {
             self.in_flight -= 1;
             let job = self.held.pop_back().expect("it was pushed above");
-            self.in_flight_bytes -= job.request_bytes;
+            self.flows.remove(flow);
             self.hand_out();
             return Err(job);
         }
@@ -262,10 +267,7 @@ impl Dispatch for SteeredPool {
 
     fn poll(&mut self) -> Option<Box<Job>> {
         let job = (self.shared.mailboxes.iter()).find_map(|mailbox| mailbox.done.pop());
-        if let Some(job) = &job {
-            self.in_flight -= 1;
-            self.in_flight_bytes -= job.request_bytes;
-        }
+        self.in_flight -= usize::from(job.is_some());
         self.hand_out();
         job
     }

@@ -1,6 +1,8 @@
 //! Two endpoints on a network, for tests.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
+pub mod raw;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,9 +50,15 @@ pub struct Pair {
 
 impl Pair {
     pub fn new() -> Self {
+        Self::with(EndpointConfig::default())
+    }
+
+    /// The same, with a configuration of the server.
+    pub fn with(server: EndpointConfig) -> Self {
         let network = SteppedNetwork::default();
         let mut client = endpoint(&network, 1);
-        let server = endpoint(&network, 2);
+        let idle = Idle::Block;
+        let server = endpoint_with(&network, 2, EndpointConfig { idle, ..server });
         let session = client.connect(&server.local_address()).unwrap();
         let ends = Ends::default();
         let into = ends.clone();

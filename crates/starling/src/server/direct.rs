@@ -84,7 +84,7 @@ pub(crate) fn serve_on<I: Device>(
 
 /// Runs a nested handler as a task of the dispatch thread, or of the user's executor.
 fn nested<I: PacketIo>(handler: Arc<NestedFn>, spawn: Option<SpawnTask>) -> Handler<I> {
-    Handler::inline(move |cx, request, reply| {
+    Handler::deferring(move |cx, request, reply| {
         let remaining = request.remaining();
         let future = match handler(request.into_owned(), remaining) {
             Ok(future) => future,

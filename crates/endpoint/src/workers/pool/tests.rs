@@ -65,35 +65,6 @@ fn job_of(peer: u32, bytes: usize, handler: WorkerHandler) -> Box<Job> {
     job
 }
 
-#[test]
-fn the_memory_of_waiting_requests_has_a_bound() {
-    let (mut pool, rung) = start(&WorkerConfig::new(1, 100));
-    let gate = Arc::new(Barrier::new(2));
-    let job = |bytes: usize| {
-        let gate = Arc::clone(&gate);
-        job(
-            bytes,
-            Arc::new(move |request, _| {
-                request.take();
-                gate.wait();
-            }),
-        )
-    };
-    for _ in 0..4 {
-        assert!(pool.submit(job(MAX_BYTES / 4)).is_ok());
-    }
-    assert!(pool.submit(job(1)).is_err());
-    gate.wait();
-    rung.recv().unwrap();
-    assert!(poll(&mut pool).is_some());
-    assert!(pool.submit(job(MAX_BYTES / 4)).is_ok());
-    for _ in 0..4 {
-        gate.wait();
-        rung.recv().unwrap();
-        assert!(poll(&mut pool).is_some());
-    }
-}
-
 /// Each worker gets two jobs. The first job of worker 0 ends only when all others have run,
 /// including the one behind it.
 #[test]
@@ -242,7 +213,7 @@ fn every_job_comes_back_once_in_every_mode() {
         let (mut sent, mut back, mut panics) = (0, vec![0_u32; 200], 0);
         while back.iter().sum::<u32>() < 200 {
             if sent < 200 && pool.in_flight() < 17 {
-                let job = job(sent + 1, Arc::clone(&handler));
+                let job = job_of(sent as u32 + 1, sent + 1, Arc::clone(&handler));
                 assert!(
                     pool.submit(job).is_ok(),
                     "at least one runs and 16 may wait"
@@ -252,12 +223,13 @@ fn every_job_comes_back_once_in_every_mode() {
             }
             rung.recv().expect("a job was run");
             while let Some(mut job) = poll(&mut pool) {
-                back[job.request_bytes - 1] += 1;
+                let number = job.flow();
+                back[number as usize - 1] += 1;
                 let (_, answer, end) = job.take_parts();
                 match end {
                     JobEnd::Panicked => panics += 1,
                     JobEnd::Answered => {
-                        assert_eq!(answer.message.head(), [job.request_bytes as u8]);
+                        assert_eq!(answer.message.head(), [number as u8]);
                     }
                     other => panic!("{other:?}"),
                 }

@@ -185,9 +185,13 @@ fn pool_of(
 }
 
 fn job(handler: WorkerHandler) -> Box<Job> {
+    job_of(1, handler)
+}
+
+fn job_of(peer: u32, handler: WorkerHandler) -> Box<Job> {
     let info = RequestInfo {
         method: MethodId(1),
-        peer: PeerId(1),
+        peer: PeerId(peer),
         timing: Timing::without_deadline(0),
     };
     let mut job = Job::empty();
@@ -236,6 +240,20 @@ fn a_refused_job_does_not_count_as_held() {
     assert!(pool.submit(job(Arc::new(|_, _| ()))).is_err());
     assert_eq!(pool.held.len(), 0);
     assert_eq!(pool.shared.held.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_client_leaves_room_among_the_held_jobs_for_others() {
+    let (mut pool, _, _) = pool(Idle::Block, Corrected::Never);
+    let mut fill = |peer| {
+        let submit = || pool.submit(job_of(peer, Arc::new(|_, _| ())));
+        std::iter::repeat_with(submit)
+            .take_while(Result::is_ok)
+            .count()
+    };
+    assert_eq!([1, 1, 2, 3, 4].map(&mut fill), [5, 0, 3, 1, 1], "of ten");
+    assert_eq!(fill(5), 0, "more clients than places");
+    assert_eq!(pool.in_flight(), pool.held.len());
 }
 
 #[test]
