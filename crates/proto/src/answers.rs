@@ -20,7 +20,7 @@ const INTERVAL_NS: u64 = 20_000;
 /// Datagrams to unknown peers that may leave at once.
 const BURST: u64 = 4096;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Answers {
     /// Whom they are for, and the token of its incarnation.
     to: Option<(Source, u32)>,
@@ -31,6 +31,14 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
+    pub(crate) fn new() -> Self {
+        Self {
+            to: None,
+            frames: Vec::with_capacity(MAX_UNKNOWN_BYTES + PREAMBLE_BYTES),
+            paid_until: 0,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.to.is_none()
     }

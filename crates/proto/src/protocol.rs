@@ -61,7 +61,6 @@ pub struct Protocol {
     server: Server,
     next_tick: u64,
     overdue_at: u64,
-    last_turn: u64,
 }
 
 impl Protocol {
@@ -86,8 +85,9 @@ impl Protocol {
                 scratch: Msgbuf::from_vec(Vec::with_capacity(FRESH_BYTES)),
                 events: VecDeque::new(),
                 stats: Stats::default(),
-                answers: Answers::default(),
+                answers: Answers::new(),
                 reset_at: None,
+                last_turn: now,
                 reassembling_responses: 0,
                 receiving: Holdings::new(),
                 kept: Holdings::new(),
@@ -96,7 +96,6 @@ impl Protocol {
                 mark: 0,
             },
             next_tick: now + TICK_NS,
-            last_turn: now,
         })
     }
 
@@ -369,7 +368,7 @@ impl Protocol {
             self.tick(now, sink);
         }
         self.client.flush(&mut self.shared, now, sink);
-        self.last_turn = now;
+        self.shared.last_turn = now;
     }
 
     /// Whether [`Protocol::flush`] comes so late that peers may have dropped this endpoint. Then
@@ -408,7 +407,7 @@ impl Protocol {
     /// When [`Protocol::flush`] must be called next, even if nothing arrives. `None`: never.
     pub fn poll_timeout(&self) -> Option<u64> {
         if self.has_unsent() {
-            return Some(self.last_turn);
+            return Some(self.shared.last_turn);
         }
         self.poll_timer()
     }
@@ -481,7 +480,7 @@ impl Protocol {
     /// end. A client that sent nothing for `quiet_ns` has what it wants. Walks all sessions.
     pub fn has_undelivered(&self, quiet_ns: u64) -> bool {
         self.server
-            .has_undelivered(&self.shared, self.last_turn, quiet_ns)
+            .has_undelivered(&self.shared, self.shared.last_turn, quiet_ns)
     }
 
     /// Tells all clients that this endpoint is shut down, so that they need not find out by its

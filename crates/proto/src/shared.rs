@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) kept: Holdings<SlotPlace>,
     /// The sessions of clients, one each.
     pub(crate) served: Holdings<SessionId>,
+    /// When the last turn was.
+    pub(crate) last_turn: u64,
     /// Requests of one packet take the fast path: they are handed over in the receive buffer, and
     /// no worker may claim them.
     pub(crate) fast_path: bool,
