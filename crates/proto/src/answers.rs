@@ -1,5 +1,5 @@
-//! Answers of session management (CHALLENGE, REFUSE, PONG, CLOSED, CLOSE, RESET of a session): those to one sender leave together
-//! when the turn ends.
+//! Answers of session management: CHALLENGE, REFUSE, PONG, CLOSED, the CLOSE that answers an ACCEPT, and the
+//! RESET of a session. Those to one sender leave together when the turn ends.
 //!
 //! Whoever forges the sender of a datagram must not make this endpoint send more than that: no answer is
 //! larger than the frame that it answers, so answers that leave in one datagram are no more bytes than those

@@ -223,6 +223,11 @@ impl ReceiveWindow {
         self.next
     }
 
+    /// How many stretches of about so many bytes have arrived without a gap.
+    pub(crate) fn stretches(&self, bytes: u32) -> u32 {
+        self.next / (bytes / self.fragment).max(1)
+    }
+
     /// Bit `i`: fragment `next + i` arrived.
     pub(crate) fn sack(&self) -> u64 {
         self.received

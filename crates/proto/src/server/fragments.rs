@@ -62,18 +62,14 @@ impl Server {
         let Some(Large::Receive(window, _)) = slot.cold.large_mut() else {
             unreachable!("a slot that receives fragments has a window");
         };
-        let stretch =
-            |window: &ReceiveWindow| window.next() / (PROGRESS_BYTES / session.fragment).max(1);
-        let before = stretch(window);
+        let before = window.stretches(PROGRESS_BYTES);
         let data = FragmentData { head, tail };
-        if window
-            .accept(fragment.total, fragment.index, &data)
-            .is_err()
-        {
+        let accepted = window.accept(fragment.total, fragment.index, &data);
+        if accepted.is_err() {
             shared.stats.frames_malformed += 1;
             return None;
         }
-        if stretch(window) != before {
+        if window.stretches(PROGRESS_BYTES) != before {
             slot.arrived_at = now;
         }
         let complete = window.is_complete();

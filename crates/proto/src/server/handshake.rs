@@ -3,12 +3,13 @@
 use super::Server;
 use super::credits::set_credits;
 use super::session::ServerSession;
-use crate::holdings::{Holder, Holding, HoldingId};
+use crate::holdings::{Holder, Holding};
 use crate::origins::OriginId;
 use crate::peer::{Role, preamble};
 use crate::shared::Shared;
 use crate::sink::{datagram_width, push_rare};
 use crate::slots::Slots;
+use crate::table::Place;
 use crate::wire::{
     Accept, Challenge, Connect, FRAGMENT_BYTES, Frame, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
     PREAMBLE_BYTES, Refuse, Reset, ResetReason,
@@ -204,20 +205,11 @@ impl Server {
                     0
                 },
                 max_message,
-                granted: 0,
                 wanted,
-                revoking: false,
-                revoked_at: 0,
-                credit_number: 0,
-                acked_number: 0,
-                credit_sent_at: 0,
-                revoke_number: 0,
                 active_at: now,
                 idle_checked_at: now,
-                pending: 0,
-                blocked: false,
                 slots: Slots::new(slots),
-                holding: HoldingId::default(),
+                ..ServerSession::vacant()
             })
             .expect("the table is not full");
         sink.limit_datagram(peer, width);

@@ -289,7 +289,8 @@ fn no_datagram_is_answered_by_more_than_itself() {
     let mut net = Net::new([Config::default(), Config::default(), Config::default()]);
     let session = open(&mut net, 0);
     let token = 1002;
-    let bundles: [(u32, usize, fn(u64) -> Vec<u8>); 5] = [
+    type Make = fn(u64) -> Vec<u8>;
+    let bundles: [(u32, usize, Make); 5] = [
         // From an unknown peer, and from one that is known.
         (0, 2, |number| connect(number as u32)),
         (0, 0, |number| connect(number as u32)),
