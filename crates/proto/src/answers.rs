@@ -39,8 +39,10 @@ impl Answers {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.to.is_none()
+    /// Bytes of the frames that were added.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.frames.len()
     }
 
     /// Adds a frame. One that an unknown peer's datagram has no room for is dropped: the peer asks again.

@@ -360,9 +360,6 @@ impl Protocol {
     /// due.
     #[inline]
     pub fn flush<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
-        if !self.shared.answers.is_empty() {
-            self.shared.flush_answers(now, sink);
-        }
         self.server.flush(&mut self.shared, now, sink);
         if now >= self.next_tick {
             self.tick(now, sink);

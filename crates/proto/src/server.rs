@@ -348,17 +348,22 @@ impl Server {
     /// Does what is due. Cheap when nothing is due.
     #[inline]
     pub(crate) fn flush<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
-        if !self.blocked.is_empty() {
-            self.resume_blocked(shared, sink);
+        // One branch for all, which most turns do not take.
+        let lengths = self.blocked.len()
+            | self.credit_return_queue.len()
+            | self.retention_queue.len()
+            | shared.answers.bytes();
+        if lengths != 0 {
+            self.flush_queues(shared, now, sink);
         }
-        if !self.credit_return_queue.is_empty() {
-            self.send_credit_returns(sink);
-        }
-        if self
-            .retention_queue
-            .front()
-            .is_some_and(|(until, ..)| *until <= now)
-        {
+    }
+
+    #[inline(never)]
+    fn flush_queues<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        shared.flush_answers(now, sink);
+        self.resume_blocked(shared, sink);
+        self.send_credit_returns(sink);
+        if self.poll_timer().is_some_and(|until| until <= now) {
             self.expire_responses(shared, now);
         }
     }

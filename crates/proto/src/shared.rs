@@ -77,7 +77,6 @@ impl Shared {
         answers.push(now, to, header, body, stats, sink);
     }
 
-    #[cold]
     pub(crate) fn flush_answers<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
         self.answers.flush(now, &mut self.stats, sink);
     }
