@@ -19,7 +19,7 @@ const ALL_IDS: u64 = u32::MAX as u64;
 pub(crate) enum Origin {
     /// A process of this process's user or of root.
     Process(i32),
-    /// Another user, with all processes: who has one may make more.
+    /// Another user, with all processes: a user that has one may make more.
     User(u32),
 }
 

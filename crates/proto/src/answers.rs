@@ -1,7 +1,7 @@
 //! Answers of session management: CHALLENGE, REFUSE, PONG, CLOSED, the CLOSE that answers an ACCEPT, and the
 //! RESET of a session. Those to one sender leave together when the turn ends.
 //!
-//! Whoever forges the sender of a datagram must not make this endpoint send more than that: no answer is
+//! An attacker that forges the sender of a datagram must not make this endpoint send more than that: no answer is
 //! larger than the frame that it answers, so answers that leave in one datagram are no more bytes than those
 //! that arrived (RFC 9000, section 8.1, allows three times as many). To unknown peers also their number has a
 //! bound: the generic cell rate algorithm of ITU-T I.371.
@@ -71,7 +71,7 @@ impl Answers {
         self.frames.extend(body);
     }
 
-    /// Sends what was added, best effort: whoever misses it asks again.
+    /// Sends what was added, best effort: a peer that misses it asks again.
     pub(crate) fn flush<S: FrameSink>(&mut self, now: u64, stats: &mut Stats, sink: &mut S) {
         let Some((to, token)) = self.to.take() else {
             return;

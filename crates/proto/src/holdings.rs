@@ -1,4 +1,4 @@
-//! Who holds how much of what all peers share, and who gives way when it is used up.
+//! How much each peer holds of what all share, and which peer gives way when it is used up.
 //!
 //! ```text
 //!  size class          origins in it            peers of an origin     holdings of a peer, oldest first
@@ -9,8 +9,8 @@
 //!  └───────────────┘                                                         a session and slot
 //! ```
 //!
-//! A peer is one endpoint, an origin the host or user that it belongs to: who opens a thousand sockets does
-//! not get a thousand shares. The origin that holds the most gives way, in it the peer that holds the most, and
+//! A peer is one endpoint, an origin the host or user that it belongs to: a host that opens a thousand sockets
+//! does not get a thousand shares. The origin that holds the most gives way, in it the peer that holds the most, and
 //! of what that peer holds, the oldest.
 //!
 //! All lists are linked through tables, and an origin that holds more or less moves from one size class to
@@ -44,7 +44,7 @@ impl Default for HoldingId {
     }
 }
 
-/// Who holds something.
+/// A peer that holds something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) origin: OriginId,
@@ -202,7 +202,7 @@ impl<T: Copy> Holdings<T> {
         Some(self.oldest_of(peer))
     }
 
-    /// The oldest holding of one who holds so much more that it gives way to somebody who wants `amount`: the
+    /// The oldest holding of a peer that holds so much more that it gives way to another that wants `amount`: the
     /// other then still holds no more than half of what it held. Looks at the largest origin first, then at
     /// the other peers of the same origin.
     pub(crate) fn gives_way_to(

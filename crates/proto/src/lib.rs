@@ -45,7 +45,7 @@
 //! | How are large messages cut up and put together? | `transfer.rs` |
 //! | Who may send how much? | `server/credits.rs` |
 //! | What is a sender of forged datagrams answered? | `answers.rs`, `cookie.rs` |
-//! | Who gives way when memory or sessions are used up? | `holdings.rs`, `origins.rs` |
+//! | Which client gives way when memory or sessions are used up? | `holdings.rs`, `origins.rs` |
 //! | Which responses are kept, and which are forgotten first? | `server/retention.rs` |
 //! | How is a congestion control added? | `congestion.rs` |
 //! | Which timers are there? | `wheel.rs`, `client/timer.rs` |

@@ -64,7 +64,7 @@ impl PermitListener {
     }
 }
 
-/// The waker of a caller in the queue. A panic ends in it: who returns a permit is amid a call of
+/// The waker of a caller in the queue. A panic ends in it: the caller that returns a permit is amid a call of
 /// somebody else, and the queue is amid a change.
 struct QueuedWaker(Waker);
 

@@ -283,7 +283,8 @@ fn connect(session: u32) -> Vec<u8> {
     control(9, 0, 0, &payload)
 }
 
-/// Whoever forges the sender of a datagram does not have a server send more to that address than he sent.
+/// An attacker that forges the sender of a datagram does not have a server send more to that address than the
+/// attacker sent.
 #[test]
 fn no_datagram_is_answered_by_more_than_itself() {
     let mut net = Net::new([Config::default(), Config::default(), Config::default()]);

@@ -1,4 +1,4 @@
-//! What clients share is shared fairly: who holds most gives way to who holds little.
+//! What clients share is shared fairly: the client that holds most gives way to one that holds little.
 
 use starling_proto::{Config, Refusal, SessionError, SessionId};
 

@@ -44,7 +44,7 @@ fn nap() {
 extern "C" fn stop_for_a_moment(_: libc::c_int) {
     // SAFETY: errno is the thread's own.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above. Who is interrupted must find the errno of its own system call.
+    // SAFETY: as above. The interrupted code must find the errno of its own system call.
     let kept = unsafe { *errno };
     nap();
     // SAFETY: as above.
