@@ -55,8 +55,11 @@ impl Answers {
         stats: &mut Stats,
         sink: &mut S,
     ) {
-        if self.to != Some((to, token)) {
-            self.flush(now, stats, sink);
+        match self.to {
+            // One datagram is of one incarnation. If its frames name several, the first is answered.
+            Some((other, of)) if other == to && of != token => return,
+            Some((other, _)) if other != to => self.flush(now, stats, sink),
+            Some(_) | None => {}
         }
         let bytes = self.frames.len() + HEADER_BYTES + body.len();
         match to {

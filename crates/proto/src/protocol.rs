@@ -88,6 +88,8 @@ impl Protocol {
                 answers: Answers::new(),
                 reset_at: None,
                 last_turn: now,
+                requests_at: 0,
+                requests_until: 0,
                 reassembling_responses: 0,
                 receiving: Holdings::new(),
                 kept: Holdings::new(),
@@ -366,6 +368,10 @@ impl Protocol {
         }
         self.client.flush(&mut self.shared, now, sink);
         self.shared.last_turn = now;
+        if self.shared.stats.requests_received != self.shared.requests_until {
+            self.shared.requests_until = self.shared.stats.requests_received;
+            self.shared.requests_at = now;
+        }
     }
 
     /// Whether [`Protocol::flush`] comes so late that peers may have dropped this endpoint. Then

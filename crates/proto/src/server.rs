@@ -40,6 +40,8 @@ pub(crate) struct Server {
     granted: usize,
     /// Where the search for idle credits continues.
     reclaim_at: usize,
+    /// When a session last gave way because the device had no room for a peer.
+    evicted_at: u64,
     /// Where the idle check continues.
     idle_check_at: usize,
     /// Slots with a credit return (CR) to send.
@@ -65,6 +67,7 @@ impl Server {
             by_client: BTreeMap::new(),
             granted: 0,
             reclaim_at: 0,
+            evicted_at: 0,
             idle_check_at: 0,
             credit_return_queue: VecDeque::new(),
             blocked: VecDeque::new(),
@@ -106,9 +109,12 @@ impl Server {
             return None;
         }
         if slot.phase == Phase::Executing || slot.arrived_at == now {
-            let last = RequestId::new(id, session.handle.round, index, slot.number);
-            if !leave(shared, now, slot, last) {
+            if overruns(shared, now, slot) {
                 return None;
+            }
+            if slot.phase == Phase::Executing {
+                let last = RequestId::new(id, session.handle.round, index, slot.number);
+                abandon(shared, last);
             }
         }
         slot.recycle(shared);
@@ -126,7 +132,7 @@ impl Server {
     }
 
     /// A whole request off the fast path: it is copied out of the receive buffer, or workers may
-    /// claim requests, too.
+    /// claim requests, too. A request is claimed only if it will be taken: nobody takes it later.
     pub(crate) fn handle_request_slow_path<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -135,6 +141,15 @@ impl Server {
         frame: Frame<'a>,
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
+        if let Some(session) = self.sessions.get(frame.session())
+            && let Some(slot) = session.slots.get(usize::from(frame.header.slot))
+            && session.peer == peer
+            && frame.header.number > slot.number
+            && overruns(shared, now, slot)
+        {
+            return None;
+        }
+        self.claim(shared, now, peer, &frame);
         let id = self.handle_request(shared, now, peer, frame, sink)?;
         let body = match shared.config.factors.zero_copy_requests {
             true => Body::Borrowed(frame.payload),
@@ -474,21 +489,16 @@ impl Server {
     }
 }
 
-/// A later request comes to the slot of request `last`, which may still run. `false`: it came in the very
-/// turn, so its client cannot have the answer, and has more requests on their way than slots. An honest one
-/// that has lost a CANCEL repeats it.
+/// Whether a later request came to a slot in the very turn of the slot's last one: its client cannot have the
+/// answer to that one, and has more requests on their way than slots. An honest client that has just cancelled
+/// the last one repeats it.
 #[cold]
-fn leave(shared: &mut Shared, now: u64, slot: &Slot, last: RequestId) -> bool {
-    let is_taken = matches!(slot.phase, Phase::Executing | Phase::Done);
-    // If the clock stood still since the last turn, it does not tell the turns apart.
-    if is_taken && slot.arrived_at == now && shared.last_turn != now {
-        shared.stats.slots_overrun += 1;
-        return false;
-    }
-    if slot.phase == Phase::Executing {
-        abandon(shared, last);
-    }
-    true
+fn overruns(shared: &mut Shared, now: u64, slot: &Slot) -> bool {
+    let is_taken = matches!(slot.phase, Phase::Executing | Phase::Done | Phase::Over);
+    // If the clock stood still since the last turn with requests, it does not tell the turns apart.
+    let overruns = is_taken && slot.arrived_at == now && shared.requests_at != now;
+    shared.stats.slots_overrun += u64::from(overruns);
+    overruns
 }
 
 /// The client has put a later request into the slot of one that a handler runs.

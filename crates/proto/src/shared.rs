@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     pub(crate) stats: Stats,
     /// Answers of this turn to session management.
     pub(crate) answers: Answers,
-    /// The peer that was last sent a reset for an unknown session without a token, and when.
+    /// The peer that was last sent a reset of a session without a token, and when: one a turn.
     pub(crate) reset_at: Option<(PeerId, u64)>,
     /// Memory promised to responses that are being reassembled.
     pub(crate) reassembling_responses: usize,
@@ -44,8 +44,11 @@ pub(crate) struct Shared {
     pub(crate) kept: Holdings<SlotPlace>,
     /// The sessions of clients, one each.
     pub(crate) served: Holdings<SessionId>,
-    /// When the last turn was.
+    /// When the last turn was, and the last one that took requests.
     pub(crate) last_turn: u64,
+    pub(crate) requests_at: u64,
+    /// Requests received until then.
+    pub(crate) requests_until: u64,
     /// Requests of one packet take the fast path: they are handed over in the receive buffer, and
     /// no worker may claim them.
     pub(crate) fast_path: bool,

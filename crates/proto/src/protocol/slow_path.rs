@@ -136,7 +136,6 @@ impl Protocol {
         } = self;
         match frame.header.kind {
             Kind::Request => {
-                server.claim(shared, now, peer, &frame);
                 return server.handle_request_slow_path(shared, now, peer, frame, sink);
             }
             Kind::RequestFragment => {
@@ -195,7 +194,9 @@ fn answer_ping<S: FrameSink>(
             token: shared.token,
             reason: ResetReason::UnknownPeer,
         };
-        shared.send_reset(now, to, reset, frame.header.session, sink);
+        if shared.reset_at.replace((peer, now)) != Some((peer, now)) {
+            shared.send_reset(now, to, reset, frame.header.session, sink);
+        }
         return;
     }
     let header = Header {

@@ -2,7 +2,7 @@
 //! clients ask for them.
 
 use super::slot::{Large, Phase};
-use super::{ACTIVE_NS, Server, block, leave};
+use super::{ACTIVE_NS, Server, abandon, block, overruns};
 use crate::holdings::{Holder, Holding};
 use crate::shared::{Shared, SlotPlace};
 use crate::tail::{FragmentData, Tail};
@@ -119,6 +119,10 @@ impl Server {
             session.push_reject(index, number, Rejection::TooLarge, sink);
             return false;
         }
+        // Before the claim: nobody takes a claimed request that is dropped here.
+        if overruns(shared, now, &session.slots[index]) {
+            return false;
+        }
         self.claim(shared, now, peer, frame);
         let session = self.sessions.get_mut(id).expect("just found");
         if number <= session.slots[index].number {
@@ -126,11 +130,10 @@ impl Server {
             return false;
         }
         // No client waits for the former request of the slot.
-        let last = session.request_id(id, index);
-        let slot = &mut session.slots[index];
-        if !leave(shared, now, slot, last) {
-            return false;
+        if session.slots[index].phase == Phase::Executing {
+            abandon(shared, session.request_id(id, index));
         }
+        let slot = &mut session.slots[index];
         slot.release_memory(shared);
         slot.phase = Phase::Over;
         let holder = shared.peers.holder(peer);

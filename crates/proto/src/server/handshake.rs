@@ -105,7 +105,10 @@ impl Server {
                 origin: OriginId::NONE,
                 peer: PeerId(u32::MAX),
             };
-            return match !self.draining && self.make_session_room(shared, now, wants) {
+            // Once a turn, at whose end places get free.
+            let may_evict = !self.draining && self.evicted_at != now;
+            self.evicted_at = now;
+            return match may_evict && self.make_session_room(shared, now, wants) {
                 true => Ok(None),
                 false => Err(Refusal::SessionLimit { limit }),
             };

@@ -329,3 +329,44 @@ fn an_answer_by_the_dispatcher_is_late_and_keeps_the_mark() {
         assert_eq!(last_of_server(&mut net), RESPONSE | ECHO | LATE);
     }
 }
+
+/// A dispatcher that drops a request because its slot was taken in the same turn must not have claimed it:
+/// nobody would run it, and its client would hear that it is executed.
+#[test]
+fn a_request_that_is_dropped_for_its_slot_runs_when_it_is_repeated() {
+    for bytes in [8, 20_000] {
+        let (mut net, session, _claims) = pair();
+        net.fate = Box::new(|_, _, _| 1);
+        net.hosts[1].echo = true;
+        net.log.clear();
+        net.request(0, session, 1, &vec![1; bytes]);
+        net.run_ms(5);
+        let first = net.hosts[1].ran[0].0.number();
+        // Its fragments once more with the next two numbers, all in one turn.
+        let sent: Vec<_> = net
+            .log
+            .iter()
+            .filter(|(from, _)| *from == 0)
+            .cloned()
+            .collect();
+        let mut later = Vec::new();
+        for number in [first + 1, first + 2] {
+            for (_, datagram) in sent
+                .iter()
+                .filter(|(_, it)| it.len() > 8 && matches!(it[8] & 31, 1 | 3))
+            {
+                let mut datagram = datagram.clone();
+                datagram[16..24].copy_from_slice(&number.to_le_bytes());
+                later.push(datagram);
+            }
+        }
+        for _ in 0..2 {
+            for datagram in &later {
+                net.inject(0, 1, datagram.clone());
+            }
+            net.run_ms(1);
+        }
+        let ran: Vec<_> = net.hosts[1].ran.iter().map(|(id, _)| id.number()).collect();
+        assert_eq!(ran, [first, first + 1, first + 2], "{bytes}");
+    }
+}
