@@ -1,5 +1,5 @@
-//! How sessions end at the server: with their client, by its silence, or because the client has
-//! dropped the session.
+//! How sessions end at the server: with their client, by its silence, because the client has dropped the
+//! session, or because it has many and gives way to a client that has few.
 
 use super::credits::set_credits;
 use super::slot::Phase;
