@@ -98,6 +98,21 @@ impl Shared {
         sink.seal(peer);
     }
 
+    /// As [`Self::send_reset`] to a peer, once a turn: it is a datagram for each of the frames that may share
+    /// one.
+    pub(crate) fn send_reset_once<S: FrameSink>(
+        &mut self,
+        now: u64,
+        peer: PeerId,
+        reset: Reset,
+        session: u32,
+        sink: &mut S,
+    ) {
+        if self.reset_at.replace((peer, now)) != Some((peer, now)) {
+            self.send_reset(now, Source::Peer(peer), reset, session, sink);
+        }
+    }
+
     /// Sends a reset, alone in a datagram without a token, best effort.
     pub(crate) fn send_reset<S: FrameSink>(
         &mut self,

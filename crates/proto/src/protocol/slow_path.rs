@@ -186,7 +186,6 @@ fn answer_ping<S: FrameSink>(
     frame: &Frame<'_>,
     sink: &mut S,
 ) {
-    let to = Source::Peer(peer);
     let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
     if token == 0 {
         // The device still has a place for the peer; this protocol knows nothing of it.
@@ -194,14 +193,12 @@ fn answer_ping<S: FrameSink>(
             token: shared.token,
             reason: ResetReason::UnknownPeer,
         };
-        if shared.reset_at.replace((peer, now)) != Some((peer, now)) {
-            shared.send_reset(now, to, reset, frame.header.session, sink);
-        }
+        shared.send_reset_once(now, peer, reset, frame.header.session, sink);
         return;
     }
     let header = Header {
         number: frame.header.number,
         ..Header::control(Kind::Pong, 0)
     };
-    shared.answer(now, (to, token), header, &[], sink);
+    shared.answer(now, (Source::Peer(peer), token), header, &[], sink);
 }

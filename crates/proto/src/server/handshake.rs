@@ -345,9 +345,8 @@ impl Server {
         let to = (Source::Peer(peer), token);
         if token != 0 {
             shared.answer(now, to, header, &[], sink);
-        } else if shared.reset_at.replace((peer, now)) != Some((peer, now)) {
-            // Without a token it would be a datagram for each of the frames that may share one.
-            shared.send_reset(now, to.0, reset, frame.header.session, sink);
+        } else {
+            shared.send_reset_once(now, peer, reset, frame.header.session, sink);
         }
     }
 }
