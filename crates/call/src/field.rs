@@ -139,14 +139,8 @@ impl<'a> Fields<'a> {
                 Field::Metadata { key, value }
             }
             tag::STREAM => {
-                let (id, flags) = value.split_first_chunk::<8>().ok_or(bad)?;
-                let [flags @ 0..=1] = flags else {
-                    return Err(bad);
-                };
-                Field::Stream(StreamPosition {
-                    call_id: u64::from_le_bytes(*id),
-                    end: *flags == 1,
-                })
+                let bytes = value.try_into().map_err(|_| bad)?;
+                Field::Stream(StreamPosition::from_bytes(bytes).ok_or(bad)?)
             }
             tag::STATUS => match value {
                 [code] => Field::Status(Code::from_u8(*code).ok_or(bad)?),
@@ -245,9 +239,6 @@ pub(crate) fn put_field(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
 
 pub(crate) fn put_stream(out: &mut Vec<u8>, stream: Option<StreamPosition>) {
     if let Some(position) = stream {
-        let mut value = [0; 9];
-        value[..8].copy_from_slice(&position.call_id.to_le_bytes());
-        value[8] = u8::from(position.end);
-        put_field(out, tag::STREAM, &value);
+        put_field(out, tag::STREAM, &position.to_bytes());
     }
 }

@@ -26,10 +26,13 @@
 //! | 128 | request | u32 | the caller's clock when it makes the call, in microseconds since any time, modulo 2^32: from the differences to its own clock the server computes how long a request was in queues |
 //! | 2 | request | u8 | encoding of both bodies: 0 native layout (the default), 1 protobuf |
 //! | 3 | both | u8 k; k bytes; n-1-k bytes | metadata: key of `a-z 0-9 - _ .`, value of any bytes |
-//! | 4 | both | u64, u8 | stream: call id, then flags (bit 0: end of stream, others 0) |
+//! | 4 | both | 4 × u64, u32, 2 × u8 | position in a stream: id, number, received, taken, window, hold, flags; PROTOCOL.md 8 |
 //! | 5 | response | u8 | status code, 0 to 16; OK if absent |
 //! | 6 | response | UTF-8 | status message, at most 1024 bytes |
 //! | 129 | response | empty | the request was refused before any of its handler ran |
+//!
+//! In a response with a stream position, fields 5 and 6 are the end of the stream, not of this call, and a
+//! body may follow them.
 //!
 //! A known field other than metadata occurs at most once. A receiver skips an unknown field with a
 //! tag of 128 or more, and refuses the message for an unknown field with a lower tag. The metadata
@@ -44,7 +47,7 @@ mod response;
 #[cfg(test)]
 mod tests;
 
-pub use self::extension::{HeaderSize, encoding_of, fields_between, stream_of};
+pub use self::extension::{HeaderSize, encoding_of, fields_between, status_of, stream_of};
 pub use self::request::{
     DeadlineStamp, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RequestExtension, method_of, set_sent,
 };

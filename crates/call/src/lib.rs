@@ -44,4 +44,4 @@ pub use method::MethodId;
 pub use options::CallOptions;
 pub use owned::OwnedMessage;
 pub use status::{Status, Unsent};
-pub use stream::StreamPosition;
+pub use stream::{StreamFlags, StreamPosition};

@@ -7,6 +7,7 @@ use starling_msgbuf::Msgbuf;
 use crate::encoding::Encoding;
 use crate::header;
 use crate::metadata::{Metadata, MetadataView};
+use crate::status::Status;
 use crate::stream::StreamPosition;
 
 /// A received message that was kept: a request or a response. Dereferences to its body.
@@ -60,6 +61,11 @@ impl OwnedMessage {
     /// The position in a stream, if the sender gave one.
     pub fn stream(&self) -> Option<StreamPosition> {
         header::stream_of(self.fields())
+    }
+
+    /// How its stream ended, if the message is the response that ends a stream with an error.
+    pub fn stream_status(&self) -> Option<Status> {
+        header::status_of(self.fields())
     }
 
     /// A copy of the metadata.

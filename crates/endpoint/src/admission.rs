@@ -218,6 +218,28 @@ impl Admission {
         waited_us * 1000
     }
 
+    /// Whether to take a request of a stream that has begun: its handler runs already, so load is no reason
+    /// to refuse it.
+    pub(crate) fn admit_to_stream(
+        &mut self,
+        now_ns: u64,
+        (peer, token): (PeerId, u32),
+        stamp: DeadlineStamp,
+    ) -> Result<Timing, NotAdmitted> {
+        let waited_ns = match stamp.sent_us {
+            Some(sent_us) => self.waited_ns(now_ns, peer, token, sent_us),
+            None => 0,
+        };
+        match stamp.timeout_us.saturating_mul(1000).saturating_sub(waited_ns) {
+            0 => Err(NotAdmitted::Expired),
+            left_ns => Ok(Timing {
+                now_ns,
+                deadline_ns: now_ns.saturating_add(left_ns).min(NEVER - 1),
+                start_by_ns: NEVER,
+            }),
+        }
+    }
+
     /// Whether to run a request, and by when a worker has to begin it.
     pub(crate) fn admit(
         &mut self,
@@ -324,6 +346,26 @@ mod tests {
             let timing = self.admit(now_ns, ME, waited_ns).unwrap();
             timing.deadline_ns - now_ns
         }
+    }
+
+    #[test]
+    fn a_stream_that_has_begun_goes_on_under_load_until_its_deadline() {
+        let mut server = Server::default();
+        let (mut now_ns, mut refused) = (10_000 * MS, 0);
+        for _ in 0..1000 {
+            now_ns += 20 * US;
+            refused += u32::from(server.admit(now_ns, ME, 1_000 * US).is_err());
+            let stamp = |timeout_us| DeadlineStamp {
+                timeout_us,
+                sent_us: Some((now_ns / US) as u32),
+            };
+            let admission = &mut server.admission;
+            let taken = admission.admit_to_stream(now_ns, (ME, 1), stamp(2_000));
+            assert!(taken.is_ok_and(|timing| timing.deadline_ns > now_ns));
+            let expired = admission.admit_to_stream(now_ns, (ME, 1), stamp(0));
+            assert_eq!(expired, Err(NotAdmitted::Expired));
+        }
+        assert!(refused > 0, "there was no load");
     }
 
     #[test]

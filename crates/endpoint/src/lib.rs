@@ -78,7 +78,7 @@ pub use stall::Stall;
 pub use starling_call::{
     CallDescriptor, CallNumber, CallOptions, Code, Direction, Encoding, HeaderError, Metadata,
     MetadataError, MetadataView, MethodId, MethodPath, OwnedMessage, RequestView, ResponseBuilder,
-    ResponseMessage, Status, StreamPosition, UnaryFn, WorkerFn, header,
+    ResponseMessage, Status, StreamFlags, StreamPosition, UnaryFn, WorkerFn, header,
 };
 pub use starling_proto::{
     Config as ProtocolConfig, ConfigError, Congestion, Msgbuf, Secrets, SessionError, SessionId,

@@ -180,6 +180,8 @@ pub(crate) struct Answer {
 pub(crate) struct AnswerExtra {
     pub(crate) metadata: Metadata,
     pub(crate) stream: Option<StreamPosition>,
+    /// The end of the stream.
+    pub(crate) status: Option<Status>,
 }
 
 impl Answer {
@@ -201,7 +203,7 @@ impl Answer {
             return Prefix::NONE;
         };
         let parts = ResponseParts {
-            status: None,
+            status: extra.status.as_ref(),
             metadata: (!extra.metadata.is_empty()).then_some(&extra.metadata),
             stream: extra.stream,
         };
@@ -248,9 +250,12 @@ macro_rules! answer_writers {
             self.$answer().extra().metadata = metadata;
         }
 
-        /// Sends a position in a stream with the response.
-        pub fn set_stream(&mut self, stream: StreamPosition) {
-            self.$answer().extra().stream = Some(stream);
+        /// Sends a position in a stream with the response. If the stream ends with an error, that is
+        /// `status`. The call itself succeeds.
+        pub fn set_stream(&mut self, stream: StreamPosition, status: Option<Status>) {
+            let extra = self.$answer().extra();
+            extra.stream = Some(stream);
+            extra.status = status;
         }
     };
 }

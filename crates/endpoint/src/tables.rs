@@ -48,6 +48,14 @@ pub(crate) struct Tables<I: PacketIo> {
     last_method: MethodId,
 }
 
+/// A request with an extension that is run.
+struct Admitted {
+    body_at: usize,
+    continues_stream: bool,
+    /// If it has a deadline.
+    timing: Option<Timing>,
+}
+
 impl<I: PacketIo> Tables<I> {
     pub(crate) fn new(abandoned: Arc<Abandoned>) -> Self {
         Self {
@@ -131,17 +139,20 @@ impl<I: PacketIo> Tables<I> {
         };
         let mut timing = Timing::without_deadline(core.now_ns);
         let mut body_at = REQUEST_BODY_AT;
+        let mut continues_stream = false;
         if ext {
             match self.admit(turn, peer, method, bytes.as_slice()) {
-                Ok((at, admitted)) => {
-                    body_at = at;
-                    timing = admitted.unwrap_or(timing);
+                Ok(admitted) => {
+                    body_at = admitted.body_at;
+                    continues_stream = admitted.continues_stream;
+                    timing = admitted.timing.unwrap_or(timing);
                 }
                 Err(refusal) => return self.refuse(turn, refusal),
             }
         }
         let core = &mut *turn.core;
-        if core.draining {
+        // A stream that has begun is a call in progress.
+        if core.draining && !continues_stream {
             return self.refuse(turn, Refusal::Draining);
         }
         let info = RequestInfo {
@@ -243,7 +254,7 @@ impl<I: PacketIo> Tables<I> {
     }
 
     /// Reads the extension of a request, and decides whether a request with a deadline is worth
-    /// running. Returns where the body begins, and the request's timing if it has a deadline.
+    /// running.
     #[inline(always)]
     fn admit<C: Clock>(
         &mut self,
@@ -251,19 +262,28 @@ impl<I: PacketIo> Tables<I> {
         peer: PeerId,
         method: MethodId,
         bytes: &[u8],
-    ) -> Result<(usize, Option<Timing>), Refusal> {
+    ) -> Result<Admitted, Refusal> {
         let extension = RequestExtension::parse(bytes).map_err(Refusal::Malformed)?;
+        let mut admitted = Admitted {
+            body_at: extension.body_at,
+            continues_stream: extension.continues_stream,
+            timing: None,
+        };
         if let Some(stamp) = extension.stamp {
             let run_time = self.methods.run_time(method);
             let run_time = run_time.copied().unwrap_or_default();
             let core = &mut *turn.core;
             let sender = (peer, core.proto.incarnation(peer));
-            let admitted = (core.admission).admit(turn.clock.now_ns(), sender, stamp, run_time);
-            let timing = admitted.map_err(Refusal::NotAdmitted)?;
+            let (admission, now_ns) = (&mut core.admission, turn.clock.now_ns());
+            let timing = match extension.continues_stream {
+                false => admission.admit(now_ns, sender, stamp, run_time),
+                true => admission.admit_to_stream(now_ns, sender, stamp),
+            };
+            let timing = timing.map_err(Refusal::NotAdmitted)?;
             self.began_ns = timing.now_ns;
-            return Ok((extension.body_at, Some(timing)));
+            admitted.timing = Some(timing);
         }
-        Ok((extension.body_at, None))
+        Ok(admitted)
     }
 
     /// Answers a request that is not run.
@@ -456,7 +476,8 @@ fn read_extension<R>(core: &mut Core<R>, bytes: &[u8]) -> Result<usize, Status> 
         core.stats.malformed += 1;
         Status::internal(format!("the server's response is malformed: {error}"))
     })?;
-    if header.code == Code::Ok {
+    // The status of a stream is not that of the call which brings it.
+    if header.code == Code::Ok || header.stream.is_some() {
         return Ok(header.body_at);
     }
     let fields = header::fields_between(bytes, RESPONSE_FIELDS_AT, header.body_at);

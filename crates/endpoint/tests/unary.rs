@@ -86,8 +86,9 @@ fn a_status_comes_with_message_and_metadata() {
 fn metadata_encoding_and_stream_go_both_ways() {
     let mut pair = Pair::new();
     let position = StreamPosition {
-        call_id: 5,
-        end: true,
+        id: 5,
+        number: 6,
+        ..StreamPosition::default()
     };
     pair.server.register(
         MethodId(1),
@@ -99,6 +100,13 @@ fn metadata_encoding_and_stream_go_both_ways() {
             let who = request.metadata().value("who").unwrap().to_vec();
             reply.buffer().extend_from_slice(b"answer");
             reply.set_metadata(metadata("to", std::str::from_utf8(&who).unwrap()));
+            // The end of a stream is no failure of the call that brings it.
+            let position = StreamPosition {
+                id: 5,
+                number: 7,
+                ..position
+            };
+            reply.set_stream(position, Some(Status::aborted("the stream")));
             reply.ok();
         }),
     );
@@ -112,6 +120,9 @@ fn metadata_encoding_and_stream_go_both_ways() {
     let response = pair.one_end().unwrap();
     assert_eq!(response.body(), b"answer");
     assert_eq!(response.metadata().value("to"), Some(&b"me"[..]));
+    assert_eq!(response.stream().unwrap().number, 7);
+    let status = response.stream_status().unwrap();
+    assert_eq!((status.code(), status.message()), (Code::Aborted, "the stream"));
     assert_eq!(pair.server.stats().panics, 0);
 }
 

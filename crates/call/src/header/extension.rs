@@ -1,7 +1,10 @@
 //! The extension of a header, as a whole.
 
+use crate::code::Code;
 use crate::encoding::Encoding;
 use crate::field::{Field, Fields, HeaderError, MAX_EXTENSION};
+use crate::metadata::MetadataView;
+use crate::status::Status;
 use crate::stream::StreamPosition;
 
 /// Bytes of an extension's length.
@@ -57,4 +60,23 @@ pub fn stream_of(fields: &[u8]) -> Option<StreamPosition> {
         Ok(Field::Stream(position)) => Some(position),
         _ => None,
     })
+}
+
+/// The status that validated fields give. None if it is OK.
+pub fn status_of(fields: &[u8]) -> Option<Status> {
+    let (mut code, mut message, mut not_run) = (Code::Ok, "", false);
+    for field in Fields::new(fields) {
+        match field {
+            Ok(Field::Status(given)) => code = given,
+            Ok(Field::Message(given)) => message = given,
+            Ok(Field::NotRun) => not_run = true,
+            _ => {}
+        }
+    }
+    if code == Code::Ok {
+        return None;
+    }
+    let status = Status::new(code, message.to_owned())
+        .with_metadata(MetadataView::of_extension(fields).to_owned());
+    Some(if not_run { status.with_not_run() } else { status })
 }

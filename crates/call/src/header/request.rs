@@ -7,6 +7,7 @@ use crate::field::{
 };
 use crate::method::MethodId;
 use crate::options::CallOptions;
+use crate::stream::StreamPosition;
 
 /// Bytes of the method id.
 const METHOD_LEN: usize = 4;
@@ -40,6 +41,8 @@ pub struct RequestExtension {
     pub body_at: usize,
     /// Present in calls with a deadline.
     pub stamp: Option<DeadlineStamp>,
+    /// The request belongs to a stream that has begun.
+    pub continues_stream: bool,
 }
 
 impl RequestExtension {
@@ -49,6 +52,7 @@ impl RequestExtension {
         let rest = payload.get(METHOD_LEN..).ok_or(HeaderError::Truncated)?;
         let fields = split_extension(rest)?;
         let (mut timeout_us, mut sent_us) = (None, None);
+        let mut continues_stream = false;
         walk(fields, |field| match field {
             Field::Deadline { remaining_us } => {
                 timeout_us = Some(remaining_us);
@@ -59,8 +63,11 @@ impl RequestExtension {
                 true
             }
             Field::Status(_) | Field::Message(_) | Field::NotRun => false,
-            Field::Encoding(_) | Field::Stream(_) => true,
-            Field::Metadata { .. } | Field::Skipped => true,
+            Field::Stream(position) => {
+                continues_stream = position.number != 0;
+                true
+            }
+            Field::Encoding(_) | Field::Metadata { .. } | Field::Skipped => true,
         })?;
         Ok(Self {
             body_at: REQUEST_FIELDS_AT + fields.len(),
@@ -68,6 +75,7 @@ impl RequestExtension {
                 timeout_us,
                 sent_us,
             }),
+            continues_stream,
         })
     }
 }
@@ -106,7 +114,7 @@ fn request_len_extended(options: &CallOptions) -> usize {
             Encoding::Native => 0,
             Encoding::Protobuf => FIELD_LEN + 1,
         }
-        + options.stream.map_or(0, |_| FIELD_LEN + 9)
+        + options.stream.map_or(0, |_| FIELD_LEN + StreamPosition::LEN)
         + options.metadata.as_fields().len()
 }
 

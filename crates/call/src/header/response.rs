@@ -19,6 +19,8 @@ pub struct ResponseHeader<'a> {
     pub message: &'a str,
     /// The request did not run.
     pub not_run: bool,
+    /// The position in a stream. The status is the stream's then.
+    pub stream: Option<StreamPosition>,
     /// Where the body begins.
     pub body_at: usize,
 }
@@ -32,6 +34,7 @@ impl<'a> ResponseHeader<'a> {
             code: Code::Ok,
             message: "",
             not_run: false,
+            stream: None,
             body_at: RESPONSE_FIELDS_AT + fields.len(),
         };
         walk(fields, |field| match field {
@@ -48,7 +51,11 @@ impl<'a> ResponseHeader<'a> {
                 true
             }
             Field::Deadline { .. } | Field::Sent { .. } | Field::Encoding(_) => false,
-            Field::Stream(_) | Field::Metadata { .. } | Field::Skipped => true,
+            Field::Stream(position) => {
+                header.stream = Some(position);
+                true
+            }
+            Field::Metadata { .. } | Field::Skipped => true,
         })?;
         Ok(header)
     }

@@ -3,7 +3,8 @@ use std::time::Duration;
 use super::*;
 use crate::field::{metadata_field_len, put_metadata};
 use crate::{
-    CallOptions, Code, Encoding, Metadata, MetadataView, MethodId, Status, StreamPosition,
+    CallOptions, Code, Encoding, Metadata, MetadataView, MethodId, Status, StreamFlags,
+    StreamPosition,
 };
 
 fn full_options() -> CallOptions {
@@ -13,8 +14,13 @@ fn full_options() -> CallOptions {
         timeout: Some(Duration::from_nanos(1_500)),
         encoding: Encoding::Protobuf,
         stream: Some(StreamPosition {
-            call_id: 9,
-            end: true,
+            id: 9,
+            number: 8,
+            received: 7,
+            taken: 6,
+            window: 0x0504,
+            hold: 3,
+            flags: StreamFlags::END.with_if(true, StreamFlags::ANSWER),
         }),
         metadata,
     }
@@ -47,17 +53,19 @@ fn the_bytes_of_a_full_request_header() {
         prefix,
         HeaderSize {
             extended: true,
-            len: 50
+            len: 79
         }
     );
     assert_eq!(out.len(), options.header_len());
     let expected: &[u8] = &[
         7, 0, 0, 0, // method
-        44, 0, // length
+        73, 0, // length
         1, 8, 0, 2, 0, 0, 0, 0, 0, 0, 0, // 2 us, rounded up
         128, 4, 0, 0x0b, 0x0a, 0, 0, // the clock, without its upper bits
         2, 1, 0, 1, // protobuf
-        4, 9, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, // stream
+        4, 38, 0, 9, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, // stream: id, number
+        7, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, // received, taken
+        4, 5, 0, 0, 3, 5, // window, hold, flags
         3, 7, 0, 1, b'k', b'v', b'a', b'l', b'u', b'e',
     ];
     assert_eq!(out, expected);
@@ -72,6 +80,24 @@ fn the_bytes_of_a_full_request_header() {
     let fields = fields_between(&out, REQUEST_FIELDS_AT, extension.body_at);
     let view = MetadataView::of_extension(fields);
     assert_eq!(view.to_owned(), options.metadata);
+    assert!(extension.continues_stream);
+    assert_eq!(stream_of(fields), options.stream);
+}
+
+#[test]
+fn a_flag_that_nobody_knows_is_a_bad_value() {
+    let stream = Some(StreamPosition::default());
+    let options = CallOptions {
+        stream,
+        ..CallOptions::default()
+    };
+    let mut out = Vec::new();
+    options.put_header(MethodId(7), &mut out, 0);
+    let extension = RequestExtension::parse(&out).unwrap();
+    assert!(!extension.continues_stream);
+    *out.last_mut().unwrap() = 32;
+    let refused = RequestExtension::parse(&out);
+    assert_eq!(refused, Err(HeaderError::BadValue { tag: 4 }));
 }
 
 #[test]
@@ -87,8 +113,11 @@ fn a_status_is_the_same_after_encoding_and_decoding() {
         (Code::ResourceExhausted, "busy")
     );
     assert_eq!(header.body_at, out.len());
+    assert_eq!(header.stream, None);
     let fields = fields_between(&out, RESPONSE_FIELDS_AT, header.body_at);
     assert_eq!(MetadataView::of_extension(fields).to_owned(), metadata);
+    assert_eq!(status_of(fields), Some(status));
+    assert_eq!(status_of(&[]), None);
 }
 
 #[test]
