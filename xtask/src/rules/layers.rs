@@ -18,6 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
     ("crates/call", &["msgbuf"]),
     ("crates/handoff", &["prefetch"]),
+    ("crates/stream", &["call"]),
     ("crates/proto", &["msgbuf", "prefetch"]),
     ("crates/share", &["io"]),
     // Devices know how to move datagrams, and do not know their content.
@@ -32,13 +33,14 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The simulator is a device, and drives what ships.
     (
         "crates/sim",
-        &["call", "endpoint", "ethernet", "io", "prefetch", "proto"],
+        &["call", "endpoint", "ethernet", "io", "prefetch", "proto", "stream"],
     ),
     ("crates/build", &["message"]),
     (
         "crates/starling",
         &[
             "call", "endpoint", "io", "io-mem", "io-shm", "io-udp", "io-xdp", "message", "share",
+            "stream",
         ],
     ),
     ("crates/dynamic", &["starling"]),

@@ -1,0 +1,327 @@
+//! The client's end of a stream.
+
+use bytes::Bytes;
+use starling_call::{Code, Metadata, Status, StreamFlags, StreamPosition};
+
+use crate::incoming::Incoming;
+use crate::outgoing::{Bundle, Outgoing};
+use crate::{MAX_HELD, MAX_OUTSTANDING, Violation};
+
+/// A request to send.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamRequest {
+    /// For its call header.
+    pub position: StreamPosition,
+    /// Its body.
+    pub body: Bundle,
+}
+
+/// A response that has arrived.
+#[derive(Clone, Debug, Default)]
+pub struct StreamResponse {
+    /// From its call header.
+    pub position: StreamPosition,
+    /// From its call header, if there is one.
+    pub status: Option<Status>,
+    /// From its call header.
+    pub metadata: Metadata,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// What the reader gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// An item.
+    Item(Bytes),
+    /// There are no more items.
+    End(Result<(), Status>),
+}
+
+/// The client's end of a stream.
+#[derive(Debug)]
+pub struct ClientStream {
+    id: u64,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    outstanding: u32,
+    /// Requests that the server may hold.
+    hold: u8,
+    /// A response has come, so the server knows the stream.
+    is_known: bool,
+    /// The user may send items.
+    sends: bool,
+    end_sent: bool,
+    /// The number of the last request with items.
+    last_with_items: Option<u64>,
+    /// So many requests have arrived at the server without a gap.
+    received: u64,
+    /// How the server ended the stream.
+    ended: Option<Result<(), Status>>,
+    /// Why the stream ends otherwise.
+    broken: Option<Status>,
+    /// The server was told of that, or need not be.
+    is_told: bool,
+    /// The server said that it does not have the stream.
+    is_gone: bool,
+    headers: Option<Box<Metadata>>,
+    trailers: Option<Box<Metadata>>,
+}
+
+impl ClientStream {
+    /// A stream. `room` is the length of a request's call header. `sends`: items go to the server.
+    pub fn new(id: u64, window: u32, room: usize, sends: bool) -> Self {
+        Self {
+            id,
+            outgoing: Outgoing::new(room),
+            incoming: Incoming::new(window),
+            outstanding: 0,
+            hold: 1,
+            is_known: false,
+            sends,
+            end_sent: false,
+            last_with_items: None,
+            received: 0,
+            ended: None,
+            broken: None,
+            is_told: false,
+            is_gone: false,
+            headers: None,
+            trailers: None,
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    // ---- for the user ----
+
+    /// Whether an item may be pushed now. True after the end, too, so that the user learns of it.
+    pub fn may_push(&self) -> bool {
+        self.is_over() || self.outgoing.has_room()
+    }
+
+    /// Adds an item: its bytes, and more that are held by reference.
+    ///
+    /// # Errors
+    /// How the stream has ended. The item is not sent.
+    pub fn push(&mut self, head: &[u8], tail: Option<&Bytes>) -> Result<(), Status> {
+        if let Some(end) = self.end() {
+            return Err(end.err().unwrap_or_else(|| {
+                Status::cancelled("the server has ended the stream; the item was not sent")
+            }));
+        }
+        if self.outgoing.closed {
+            return Err(Status::failed_precondition(
+                "this end has closed the stream; the item was not sent",
+            ));
+        }
+        self.outgoing.push(head, tail);
+        Ok(())
+    }
+
+    /// No more items come.
+    pub fn close(&mut self) {
+        self.outgoing.closed = true;
+    }
+
+    /// The next item, or the end. None while neither is here.
+    pub fn poll(&mut self) -> Option<ClientEvent> {
+        if let Some(item) = self.incoming.take() {
+            return Some(ClientEvent::Item(item));
+        }
+        self.end().map(ClientEvent::End)
+    }
+
+    /// How the stream ended for its reader.
+    fn end(&self) -> Option<Result<(), Status>> {
+        if let Some(status) = &self.broken {
+            return Some(Err(status.clone()));
+        }
+        let ended = self.ended.as_ref()?;
+        self.incoming.is_complete().then(|| ended.clone())
+    }
+
+    /// The metadata that the server sent first. None until its first message is here.
+    pub fn headers(&self) -> Option<&Metadata> {
+        self.headers.as_deref()
+    }
+
+    /// The metadata that the server sent last.
+    pub fn trailers(&self) -> Option<&Metadata> {
+        self.trailers.as_deref()
+    }
+
+    /// Gives up. Returns the request that tells the server, if that may know the stream.
+    pub fn cancel(&mut self, why: Status) -> Option<StreamRequest> {
+        if self.is_over() {
+            return None;
+        }
+        self.break_with(why);
+        self.take_failure().flatten()
+    }
+
+    /// Some, once, if the stream has failed here: its calls are of no use any more, and the request in it
+    /// tells the server.
+    pub fn take_failure(&mut self) -> Option<Option<StreamRequest>> {
+        let status = self.broken.as_ref()?;
+        if std::mem::replace(&mut self.is_told, true) {
+            return None;
+        }
+        // A server that cannot be reached is not told, and one that lost the stream knows.
+        let is_reached = status.code() != Code::Unavailable && !self.is_gone;
+        let may_know = self.outgoing.next > 0 && is_reached;
+        Some(may_know.then(|| StreamRequest {
+            position: self.position(self.outgoing.next, StreamFlags::CANCEL),
+            body: self.outgoing.pop().1,
+        }))
+    }
+
+    /// Whether nothing more is sent or comes.
+    pub fn is_over(&self) -> bool {
+        self.broken.is_some() || self.ended.is_some()
+    }
+
+    /// Requests that have no response.
+    pub fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Bytes of messages that the reader has not taken as a whole.
+    pub fn unread_bytes(&self) -> usize {
+        self.incoming.unread_bytes()
+    }
+
+    // ---- for the transport ----
+
+    /// The next request to send now.
+    pub fn poll_request(&mut self) -> Option<StreamRequest> {
+        if self.is_over() || self.is_gone || !self.may_send() {
+            return None;
+        }
+        let with_items = self.outgoing.may_send();
+        let (number, body) = self.outgoing.pop();
+        if with_items {
+            self.last_with_items = Some(number);
+        }
+        let is_end = self.outgoing.closed && self.outgoing.is_empty() && !self.end_sent;
+        self.end_sent |= is_end;
+        self.outstanding += 1;
+        // The server answers the first request at once if the next ones may carry items: they wait for it.
+        let wants_answer = number == 0 && self.sends && !is_end;
+        let flags = StreamFlags::NONE
+            .with_if(is_end, StreamFlags::END)
+            .with_if(wants_answer, StreamFlags::ANSWER);
+        let position = self.position(number, flags);
+        self.incoming.reported();
+        Some(StreamRequest { position, body })
+    }
+
+    fn position(&self, number: u64, flags: StreamFlags) -> StreamPosition {
+        StreamPosition {
+            id: self.id,
+            number,
+            received: self.incoming.next,
+            taken: self.incoming.taken(),
+            window: self.incoming.window,
+            hold: self.hold,
+            flags,
+        }
+    }
+
+    fn may_send(&self) -> bool {
+        if self.outstanding == 0 {
+            return true;
+        }
+        if !self.is_known || self.outstanding >= MAX_OUTSTANDING {
+            return false;
+        }
+        let ends = self.outgoing.closed && self.outgoing.is_empty() && !self.end_sent;
+        let pulls = self.outstanding < u32::from(self.hold) && self.incoming.keeps_up();
+        ends || pulls || self.may_push_on() || self.incoming.should_report()
+    }
+
+    /// Whether items leave now, or wait for more to leave with them.
+    fn may_push_on(&self) -> bool {
+        let all_received = self.last_with_items.is_none_or(|last| last < self.received);
+        // The server holds the only outstanding request, if it has that.
+        let on_its_way = !all_received && self.outstanding > 1;
+        self.outgoing.may_send()
+            && (!on_its_way || self.outgoing.has_full_bundle() || self.outgoing.closed)
+    }
+
+    /// Takes in the end of one of its calls. Returns whether the user can go on.
+    pub fn handle_response(&mut self, result: Result<StreamResponse, Status>) -> bool {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if self.broken.is_some() {
+            return false;
+        }
+        let handled = match result {
+            Ok(response) => self.handle_message(response).map_err(|violation| {
+                Status::internal(format!("the server broke the stream: {violation}"))
+            }),
+            // All of the stream's messages may be here but for this one, which has nothing then.
+            Err(_) if self.incoming.is_complete() => Ok(false),
+            Err(status) => Err(status),
+        };
+        let lost = self.is_gone && self.outstanding == 0 && !self.incoming.is_complete();
+        match handled {
+            Ok(_) if lost => {
+                self.break_with(Status::unavailable(
+                    "the server does not have the stream any more; it may have restarted",
+                ));
+                true
+            }
+            Ok(progress) => progress,
+            Err(status) => {
+                self.break_with(status);
+                true
+            }
+        }
+    }
+
+    fn handle_message(&mut self, response: StreamResponse) -> Result<bool, Violation> {
+        let StreamResponse {
+            position,
+            status,
+            metadata,
+            body,
+        } = response;
+        if position.id != self.id {
+            return Err(Violation::Position);
+        }
+        if position.flags.has(StreamFlags::GONE) {
+            self.is_gone = true;
+            return Ok(false);
+        }
+        if position.received > self.outgoing.next {
+            return Err(Violation::Position);
+        }
+        self.is_known = true;
+        self.received = self.received.max(position.received);
+        let could_push = self.outgoing.has_room();
+        (self.outgoing).handle_taken(position.taken, position.window)?;
+        let is_end = position.flags.has(StreamFlags::END);
+        let mut progress = self.incoming.handle(position.number, body, is_end)?;
+        if position.flags.has(StreamFlags::MORE) {
+            self.hold = (self.hold * 2).min(MAX_HELD);
+        }
+        if is_end {
+            self.ended = Some(status.map_or(Ok(()), Err));
+            self.trailers = (!metadata.is_empty()).then(|| Box::new(metadata));
+            self.outgoing.clear();
+            progress |= self.incoming.is_complete();
+        } else if position.number == 0 {
+            self.headers = Some(Box::new(metadata));
+            progress = true;
+        }
+        Ok(progress || !could_push)
+    }
+
+    fn break_with(&mut self, status: Status) {
+        self.broken.get_or_insert(status);
+        self.outgoing.clear();
+    }
+}

@@ -1,0 +1,188 @@
+//! The receiving half of one end: messages in order, and what the reader has taken of them.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::{BUNDLE_BYTES, MAX_AHEAD, MESSAGE_BYTES, Violation, item};
+
+/// A message whose predecessors are missing.
+#[derive(Debug)]
+struct Early {
+    number: u64,
+    body: Bytes,
+}
+
+/// A message whose turn has come.
+#[derive(Debug)]
+struct Unread {
+    number: u64,
+    /// What the reader has not taken of it.
+    body: Bytes,
+    /// What it cost when it came.
+    cost: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    /// All messages before this one have arrived.
+    pub(crate) next: u64,
+    early: Vec<Early>,
+    /// Messages with items, in order. Items are taken from the first one.
+    unread: VecDeque<Unread>,
+    /// In `unread` and `early`.
+    unread_bytes: usize,
+    /// Bytes of messages that were taken and that the other end does not know of.
+    unreported_bytes: usize,
+    pub(crate) window: u32,
+    /// The number of the last message.
+    pub(crate) end: Option<u64>,
+    /// Nobody reads: items are dropped as they come.
+    discards: bool,
+}
+
+impl Incoming {
+    pub(crate) fn new(window: u32) -> Self {
+        Self {
+            next: 0,
+            early: Vec::new(),
+            unread: VecDeque::new(),
+            unread_bytes: 0,
+            unreported_bytes: 0,
+            window,
+            end: None,
+            discards: false,
+        }
+    }
+
+    /// Takes in a message. Returns whether the reader can go on.
+    pub(crate) fn handle(
+        &mut self,
+        number: u64,
+        body: Bytes,
+        is_end: bool,
+    ) -> Result<bool, Violation> {
+        let expected = self.next;
+        let known = number < expected || self.early.iter().any(|early| early.number == number);
+        if known || number - expected > MAX_AHEAD {
+            return Err(Violation::Number { number, expected });
+        }
+        item::check(&body)?;
+        // A message may have come late that the sender counts as taken already, and the sender counts
+        // another encoding's bytes. Twice the window and a message cover both.
+        let bound = 2 * self.window as usize + 2 * BUNDLE_BYTES;
+        if !body.is_empty() && self.unread_bytes > bound {
+            return Err(Violation::Window {
+                unread: self.unread_bytes,
+                window: self.window,
+            });
+        }
+        let after_end = self.end.is_some_and(|end| number > end && !body.is_empty());
+        if after_end || (is_end && self.end.is_some()) {
+            return Err(Violation::Position);
+        }
+        if is_end {
+            self.end = Some(number);
+        }
+        self.unread_bytes += cost_of(&body);
+        if number != expected {
+            self.early.push(Early { number, body });
+            return Ok(false);
+        }
+        self.append(number, body);
+        while let Some(index) = self
+            .early
+            .iter()
+            .position(|early| early.number == self.next)
+        {
+            let Early { number, body } = self.early.swap_remove(index);
+            self.append(number, body);
+        }
+        if self.early.is_empty() {
+            self.early = Vec::new();
+        }
+        Ok(!self.unread.is_empty() || self.is_complete())
+    }
+
+    fn append(&mut self, number: u64, body: Bytes) {
+        self.next = number + 1;
+        let cost = cost_of(&body);
+        if self.discards {
+            self.count_taken(cost);
+        } else if !body.is_empty() {
+            self.unread.push_back(Unread { number, body, cost });
+        }
+    }
+
+    /// The reader has taken a whole message.
+    fn count_taken(&mut self, cost: usize) {
+        self.unread_bytes -= cost;
+        self.unreported_bytes += cost;
+    }
+
+    /// The next item.
+    pub(crate) fn take(&mut self) -> Option<Bytes> {
+        let first = self.unread.front_mut()?;
+        let item = item::take(&mut first.body)?;
+        if first.body.is_empty() {
+            let cost = first.cost;
+            self.count_taken(cost);
+            self.unread.pop_front();
+            if self.unread.is_empty() {
+                // A stream at rest has no memory here.
+                self.unread = VecDeque::new();
+            }
+        }
+        Some(item)
+    }
+
+    /// Of so many messages the reader has taken all items.
+    pub(crate) fn taken(&self) -> u64 {
+        self.unread.front().map_or(self.next, |first| first.number)
+    }
+
+    /// The reader has taken so much that the other end should know.
+    pub(crate) fn should_report(&self) -> bool {
+        self.unreported_bytes >= self.window as usize / 2 && self.unreported_bytes > 0
+    }
+
+    /// The other end is being told.
+    pub(crate) fn reported(&mut self) {
+        self.unreported_bytes = 0;
+    }
+
+    /// Whether the reader keeps up.
+    pub(crate) fn keeps_up(&self) -> bool {
+        self.unread_bytes < (self.window as usize / 2).max(1)
+    }
+
+    /// Whether the last message has arrived, and all before it.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.end.is_some_and(|end| self.next > end)
+    }
+
+    /// Whether the reader has taken everything.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_complete() && self.unread.is_empty()
+    }
+
+    /// Nobody reads any more.
+    pub(crate) fn discard(&mut self) {
+        self.discards = true;
+        let unread: usize = self.unread.drain(..).map(|message| message.cost).sum();
+        self.unread = VecDeque::new();
+        self.count_taken(unread);
+    }
+
+    /// Bytes of messages that the reader has not taken as a whole.
+    pub(crate) fn unread_bytes(&self) -> usize {
+        self.unread_bytes
+    }
+}
+
+fn cost_of(body: &Bytes) -> usize {
+    match body.len() {
+        0 => 0,
+        len => len + MESSAGE_BYTES,
+    }
+}
