@@ -59,12 +59,12 @@ pub struct Config {
     /// Largest message sent or accepted, in bytes. The prefix that the layer above puts before the
     /// body does not count ([`crate::Prefix`]). Default 64 MiB, at most 1 GiB.
     pub max_message: u32,
-    /// Requests queued behind the slots of one session. Default 4096.
+    /// Requests queued behind the slots of one session. Default 65,536.
     pub max_queued: usize,
     /// Sessions of each kind (client, server). Default 65,536, at most 2^24 - 1.
     pub max_sessions: usize,
     /// Sessions with the same peer that a session may grow to, itself included, while requests wait
-    /// for slow ones. 1: it does not grow. Default 512: with 8 slots each, 4096 requests at once.
+    /// for slow ones. 1: it does not grow. Default 2048: with 8 slots each, 16,384 requests at once.
     pub group_sessions: u16,
     /// Sessions that one client endpoint may have with this server. Default: all that there can be.
     pub max_sessions_per_client: usize,
@@ -119,9 +119,9 @@ impl Default for Config {
             slots: 8,
             credits: 32,
             max_message: 64 << 20,
-            max_queued: 4096,
+            max_queued: 1 << 16,
             max_sessions: 1 << 16,
-            group_sessions: 512,
+            group_sessions: 2048,
             max_sessions_per_client: crate::SessionId::MAX_INDEX,
             reassembly_bytes: 512 << 20,
             retained_bytes: 576 << 20,
