@@ -38,6 +38,7 @@ mod names;
 mod package;
 mod schema;
 mod service;
+mod streaming;
 
 use std::path::{Path, PathBuf};
 

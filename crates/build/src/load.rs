@@ -7,7 +7,7 @@ use protox::file::{
     ChainFileResolver, File, FileResolver, GoogleFileResolver, IncludeFileResolver,
 };
 
-use crate::error::{Error, Place, unsupported};
+use crate::error::{Error, Place};
 
 /// The import path of the file with Starling's options.
 pub(crate) const OPTIONS_FILE: &str = "starling/options.proto";
@@ -168,13 +168,5 @@ fn check(file: &FileDescriptor) -> Result<(), Error> {
         });
     }
     // Proto3 allows extensions only of options, which are irrelevant here.
-    for service in file.services() {
-        for method in service.methods() {
-            if method.is_client_streaming() || method.is_server_streaming() {
-                let problem = "streaming is not supported yet; use a unary method";
-                return Err(unsupported(&method, problem));
-            }
-        }
-    }
     Ok(())
 }

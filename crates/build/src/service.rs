@@ -23,11 +23,20 @@
 //!     fn nested<Q: Message, P: Message, F, Fut>(&mut self, &'static MethodDescriptor, handler: F)
 //!     where F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
 //!           Fut: Future<Output = Result<P, Status>> + Send + 'static;
+//!     fn streaming<Q: Message, P: Message, F, Fut>(&mut self, &'static MethodDescriptor, handler: F)
+//!     where F: Fn(NestedContext, StreamReceiver<Q>, StreamSender<P>) -> Fut + Send + Sync + 'static,
+//!           Fut: Future<Output = Result<(), Status>> + Send + 'static;
 //! }
 //! trait Caller: Clone {
 //!     type Call<P: Message>: Future<Output = Result<Response<P>, Status>>;
-//!     fn unary<Q: Message, P: Message>(&self, &'static MethodDescriptor, &Q, &CallOptions) -> Self::Call<P>;
+//!     fn unary<Q: Message, P: Message>(&self, &'static MethodDescriptor, &Q, &CallOptions,
+//!         Option<&CallOptions>) -> Self::Call<P>;
+//!     fn streams<Q: Message, P: Message>(&self, &'static MethodDescriptor, &CallOptions,
+//!         Option<&CallOptions>) -> (StreamSender<Q>, StreamReceiver<P>);
 //! }
+//! struct StreamSender<M: Message>, StreamReceiver<M: Message>, StreamCall<Q: Message, P: Message>
+//! fn send_only(StreamSender<Q>, &Q)
+//! async fn receive_only(StreamReceiver<Q>, &NestedContext) -> Result<OwnedRequest<Q>, Status>
 //! ```
 
 use std::collections::{HashMap, HashSet};
@@ -40,19 +49,20 @@ use crate::comments;
 use crate::error::{Error, unsupported};
 use crate::names::{Scope, UsedNames, camel, identifier, shouty, snake};
 use crate::schema::{method_path, of_service};
+use crate::streaming;
 
 /// Methods of a client that are not calls.
 const RESERVED: [&str; 6] = ["new", "caller", "clone", "fmt", "from_arc", "with_options"];
 
 /// A method, ready to be written.
-struct Method {
-    descriptor: MethodDescriptor,
+pub(crate) struct Method {
+    pub(crate) descriptor: MethodDescriptor,
     mode: Mode,
-    doc: String,
+    pub(crate) doc: String,
     /// The method's name in Rust, which may not be an identifier yet.
-    base: String,
-    request: String,
-    response: String,
+    pub(crate) base: String,
+    pub(crate) request: String,
+    pub(crate) response: String,
 }
 
 pub(crate) fn generate(
@@ -116,8 +126,23 @@ fn methods(service: &ServiceDescriptor, scope: &Scope<'_>) -> Result<Vec<Method>
     Ok(methods)
 }
 
-/// The option `(starling.mode)`.
+/// The option `(starling.mode)`. A method with streams is a nested one.
 fn mode_of(method: &MethodDescriptor) -> Result<Mode, Error> {
+    let mode = option_of(method)?;
+    if !method.is_client_streaming() && !method.is_server_streaming() {
+        return Ok(mode);
+    }
+    match mode {
+        Mode::Inline | Mode::Nested => Ok(Mode::Nested),
+        Mode::Worker => {
+            let problem = "the handler of a method with streams is async: leave out \
+                           `(starling.mode) = WORKER`, and have it give work to threads of its own";
+            Err(unsupported(method, problem))
+        }
+    }
+}
+
+fn option_of(method: &MethodDescriptor) -> Result<Mode, Error> {
     let Some(extension) = method.parent_pool().get_extension_by_name("starling.mode") else {
         return Ok(Mode::Inline);
     };
@@ -199,6 +224,10 @@ fn write_trait(
         } = method;
         let method_name = identifier(&method.base);
         items.push_str(doc);
+        if streaming::has_streams(method) {
+            items.push_str(&streaming::trait_method(method, scope));
+            continue;
+        }
         match method.mode {
             Mode::Inline | Mode::Worker => {
                 let response = scope.message(&method.descriptor.output(), "Mut");
@@ -226,21 +255,23 @@ fn write_trait(
 fn registrations(name: &str, constant: &str, methods: &[Method], scope: &Scope<'_>) -> String {
     let rt = scope.runtime;
     let mut registrations = String::new();
-    for (
-        index,
-        Method {
+    for (index, method) in methods.iter().enumerate() {
+        registrations.push_str("let service = ::std::sync::Arc::clone(&self.service);\n");
+        if streaming::has_streams(method) {
+            let statement = streaming::registration(name, constant, index, method, scope);
+            registrations.push_str(&statement);
+            continue;
+        }
+        let Method {
             descriptor,
             mode,
             base,
             request,
             response,
             ..
-        },
-    ) in methods.iter().enumerate()
-    {
+        } = method;
         let method = identifier(base);
         let response_mut = scope.message(&descriptor.output(), "Mut");
-        registrations.push_str("let service = ::std::sync::Arc::clone(&self.service);\n");
         registrations.push_str(&match mode {
             Mode::Inline | Mode::Worker => format!(
                 "registrar.unary::<{request}, {response}, _>(
@@ -341,17 +372,18 @@ fn write_client(
 ) {
     let rt = scope.runtime;
     let mut calls = String::new();
-    for (
-        index,
-        Method {
+    for (index, method) in methods.iter().enumerate() {
+        if streaming::has_streams(method) {
+            calls.push_str(&streaming::client_methods(constant, index, method, scope));
+            continue;
+        }
+        let Method {
             doc,
             base,
             request,
             response,
             ..
-        },
-    ) in methods.iter().enumerate()
-    {
+        } = method;
         let method = identifier(base);
         calls.push_str(&format!(
             "{doc} pub fn {method}(&self, request: &{request}) -> __C::Call<{response}> {{

@@ -37,15 +37,16 @@ fn proto2_is_refused() {
 }
 
 #[test]
-fn the_error_of_a_streaming_method_names_the_method() {
+fn a_method_with_streams_cannot_run_in_workers() {
     let text = error(
         "streaming",
-        "syntax = \"proto3\"; package p; message M {}
-         service S { rpc One(M) returns (M); rpc Many(M) returns (stream M); }",
+        "syntax = \"proto3\"; package p; import \"starling/options.proto\"; message M {}
+         service S { rpc Many(M) returns (stream M) { option (starling.mode) = WORKER; } }",
     );
     assert_eq!(
         text,
-        "test.proto:2:46: p.S.Many: streaming is not supported yet; use a unary method"
+        "test.proto:2:22: p.S.Many: the handler of a method with streams is async: leave out \
+         `(starling.mode) = WORKER`, and have it give work to threads of its own"
     );
     // The form that build.rs prints when `main` returns the error.
     let error = compile("debug", "syntax = \"proto2\"; message M {}").unwrap_err();

@@ -1,14 +1,18 @@
 //! Where a driver leaves the result of a call, and where the caller waits for it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use starling_endpoint::CallNumber;
 
 use crate::plane::CallResult;
+use crate::streaming::ClientEnd;
 
 enum State {
+    /// With the waker of the caller, or of the task that makes the call for a stream.
     Waiting(Option<Waker>),
     Finished(CallResult),
     /// The caller has taken the result, or does not want it.
@@ -22,6 +26,8 @@ pub(crate) struct CallCell {
     number: CallNumber,
     /// The key of the call in the driver's table. Only the driver uses it.
     key: AtomicUsize,
+    /// The stream that gets the result.
+    stream: Option<Arc<ClientEnd>>,
 }
 
 /// The call is not in the driver's table.
@@ -33,6 +39,15 @@ impl CallCell {
             number,
             state: Mutex::new(State::Waiting(None)),
             key: AtomicUsize::new(NO_KEY),
+            stream: None,
+        }
+    }
+
+    /// A call of a stream.
+    pub(crate) fn of_stream(stream: &Arc<ClientEnd>) -> Self {
+        Self {
+            stream: Some(Arc::clone(stream)),
+            ..Self::new(CallNumber::next())
         }
     }
 
@@ -47,6 +62,13 @@ impl CallCell {
     /// Leaves the result, if the caller still waits and there is none yet.
     pub(crate) fn finish(&self, result: CallResult) {
         let mut state = self.lock();
+        if matches!(*state, State::Waiting(_))
+            && let Some(stream) = &self.stream
+        {
+            *state = State::Done;
+            drop(state);
+            return stream.handle_result(self, result);
+        }
         if let State::Waiting(waker) = &mut *state {
             let waker = waker.take();
             *state = State::Finished(result);
@@ -77,7 +99,30 @@ impl CallCell {
     /// The caller does not wait any more. True if the call had no result yet.
     pub(crate) fn abandon(&self) -> bool {
         let before = std::mem::replace(&mut *self.lock(), State::Done);
-        matches!(before, State::Waiting(_))
+        match before {
+            State::Waiting(None) => true,
+            State::Waiting(Some(waker)) => {
+                // A caller's own waker is no use any more; the task of a stream's call ends.
+                if self.stream.is_some() {
+                    waker.wake();
+                }
+                true
+            }
+            State::Finished(_) | State::Done => false,
+        }
+    }
+
+    /// The output of `future`, unless the call is abandoned before.
+    pub(crate) async fn unless_abandoned<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        std::future::poll_fn(|cx| {
+            match &mut *self.lock() {
+                State::Waiting(waker) => *waker = Some(cx.waker().clone()),
+                State::Finished(_) | State::Done => return Poll::Ready(None),
+            }
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {

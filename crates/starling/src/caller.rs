@@ -7,6 +7,7 @@ use starling_message::{Message, MethodDescriptor};
 
 use crate::message::Response;
 use crate::options::CallOptions;
+use crate::streaming::{StreamReceiver, StreamSender};
 
 /// Makes calls: what a generated `KvClient<C>` is generic over.
 pub trait Caller: Clone {
@@ -22,4 +23,13 @@ pub trait Caller: Clone {
         options: &CallOptions,
         own: Option<&CallOptions>,
     ) -> Self::Call<P>;
+
+    /// Begins a call whose requests or responses are streams. It is sent with the first message, or when a
+    /// response is waited for.
+    fn streams<Q: Message, P: Message>(
+        &self,
+        method: &'static MethodDescriptor,
+        options: &CallOptions,
+        own: Option<&CallOptions>,
+    ) -> (StreamSender<Q>, StreamReceiver<P>);
 }

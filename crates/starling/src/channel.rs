@@ -22,6 +22,7 @@ use crate::options::CallOptions;
 use crate::permits::Permits;
 use crate::plane::{Operation, Transport};
 use crate::stats::ThreadStats;
+use crate::streaming::{self, ClientEnd, Route, StreamReceiver, StreamSender};
 use crate::wait::block_on;
 
 /// Calls outstanding on a channel unless its builder sets another number.
@@ -298,5 +299,23 @@ impl Caller for Channel {
         let mut call = options.into_owned().outgoing(method);
         call.message.payload = prepare(request, call.message.headroom);
         ChannelCall::of(RawCall::new(shared, Operation::Call(call)))
+    }
+
+    fn streams<Q: Message, P: Message>(
+        &self,
+        method: &'static MethodDescriptor,
+        options: &CallOptions,
+        own: Option<&CallOptions>,
+    ) -> (StreamSender<Q>, StreamReceiver<P>) {
+        streaming::halves(match (self.here(), options.merged(own)) {
+            (Ok(shared), Ok(options)) => {
+                let route = Route::Channel(Arc::clone(shared));
+                ClientEnd::new(route, method, options.into_owned())
+            }
+            (Err(status), _) | (_, Err(status)) => {
+                let route = Route::Channel(Arc::clone(&self.shared));
+                ClientEnd::failed(route, method, status)
+            }
+        })
     }
 }

@@ -136,6 +136,11 @@ impl Driver {
     /// Leaves a command, and has it executed soon.
     pub(crate) fn send(&self, command: Command) {
         self.shared.push(command);
+        self.flush();
+    }
+
+    /// Has the commands that were left executed soon.
+    pub(crate) fn flush(&self) {
         if !self.task_of_this_runtime().is_some_and(|task| task.rouse()) {
             self.shared.drive_once();
         }

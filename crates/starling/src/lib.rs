@@ -293,6 +293,7 @@ mod server;
 mod service;
 mod settings;
 mod stats;
+mod streaming;
 mod wait;
 
 pub use address::{Address, AddressError};
@@ -318,6 +319,7 @@ pub use starling_io::{DeviceReport, Fault, IoError, MessageMemory, Wake};
 pub use starling_message::protobuf::DecodeLimits;
 pub use starling_message::{Bytes, Message, MessageView, well_known};
 pub use stats::ThreadStats;
+pub use streaming::{Blocking, StreamCall, StreamItem, StreamReceiver, StreamSender};
 pub use wait::block_on;
 
 /// A channel to `address` that is connected: [`Channel::connect`].
@@ -329,8 +331,9 @@ pub async fn connect(address: &str) -> Result<Channel, Error> {
 pub mod stub {
     pub use crate::{
         CallOptions, Caller, NestedContext, OwnedRequest, Registrar, Request, Response, Service,
-        Status,
+        Status, StreamCall, StreamReceiver, StreamSender,
     };
+    pub use crate::streaming::{receive_only, send_only};
     pub use starling_message::*;
 }
 

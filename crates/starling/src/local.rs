@@ -17,6 +17,7 @@ use crate::executor::Executor;
 use crate::message::{Response, prepare};
 use crate::options::CallOptions;
 use crate::plane::CallResult;
+use crate::streaming::{self, ClientEnd, StreamReceiver, StreamSender};
 use crate::retry::{Attempt, call_when_ready, is_retryable};
 
 /// A connection of one [`Endpoint`](crate::Endpoint), for use in the endpoint's thread:
@@ -160,6 +161,32 @@ impl Caller for LocalChannel {
         LocalCall(State::Slow(Box::pin(async move {
             call_when_ready(&connection, &executor, call, Attempt::First).await
         })))
+    }
+
+    fn streams<Q: Message, P: Message>(
+        &self,
+        method: &'static MethodDescriptor,
+        options: &CallOptions,
+        own: Option<&CallOptions>,
+    ) -> (StreamSender<Q>, StreamReceiver<P>) {
+        let (options, failure) = match options.merged(own) {
+            Ok(options) => (options.into_owned(), None),
+            Err(status) => (CallOptions::default(), Some(status)),
+        };
+        let options = CallOptions {
+            timeout: self.timeout(&options),
+            ..options
+        };
+        let route = match &self.route {
+            Route::Elsewhere(channel) => return channel.streams(method, &options, None),
+            Route::Here(connection) => {
+                streaming::Route::Local(Arc::clone(connection), Arc::clone(&self.executor))
+            }
+        };
+        streaming::halves(match failure {
+            None => ClientEnd::new(route, method, options),
+            Some(status) => ClientEnd::failed(route, method, status),
+        })
     }
 }
 

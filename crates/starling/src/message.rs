@@ -149,6 +149,14 @@ impl<Q: Message> OwnedRequest<Q> {
         })
     }
 
+    /// The only request of a call with a stream of responses.
+    pub(crate) fn of_stream(message: Q, metadata: Metadata, deadline: Option<Instant>) -> Self {
+        Self {
+            kept: Kept::Decoded(message, metadata),
+            deadline,
+        }
+    }
+
     /// The message.
     pub fn message(&self) -> Q::View<'_> {
         self.kept.view()
@@ -307,6 +315,27 @@ pub(crate) fn prepare<Q: Message>(request: &Q, room: usize) -> Msgbuf {
     bytes.resize(room, 0);
     bytes.extend_from_slice(head);
     Msgbuf::from_parts(bytes, tail.cloned())
+}
+
+/// Converts a stream's request to protobuf, item by item.
+#[cold]
+pub(crate) fn convert_items(
+    layout: &'static MessageLayout,
+    message: Msgbuf,
+    from: usize,
+    to: usize,
+) -> Result<Msgbuf, Status> {
+    let (head, tail) = message.into_parts();
+    let mut body = head[from..].to_vec();
+    body.extend_from_slice(tail.as_deref().unwrap_or_default());
+    let mut out = vec![0; to];
+    for item in starling_stream::Items::new(body.into()) {
+        starling_stream::put_item(&mut out, |out| {
+            protobuf::encode(layout, Reader::root(&item), out)
+        })
+        .map_err(|error| Status::invalid_argument(format!("an item of the stream: {error}")))?;
+    }
+    Ok(Msgbuf::from_vec(out))
 }
 
 /// Converts a request to protobuf. `from` and `to` are the bytes for the call header, before and

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use starling_endpoint::Sleep;
 use starling_io::MessageMemory;
@@ -19,6 +19,7 @@ use crate::local::LocalChannel;
 pub struct NestedContext {
     channels: Arc<ChannelFactory>,
     deadline_ns: Option<u64>,
+    deadline: Option<Instant>,
 }
 
 impl NestedContext {
@@ -31,7 +32,13 @@ impl NestedContext {
         Self {
             channels: Arc::clone(channels),
             deadline_ns,
+            deadline: remaining.and_then(|remaining| Instant::now().checked_add(remaining)),
         }
+    }
+
+    /// The call's deadline.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
     }
 
     /// For calls to another server: `KvClient::new(cx.channel("shm://kv")?)`. The connection is

@@ -28,6 +28,9 @@ pub struct CallOptions {
     /// of ending with UNAVAILABLE. A call that may have reached the server is never made again. A call
     /// whose session ended before the call was sent is made again once, with or without this.
     pub wait_for_ready: Option<bool>,
+    /// Bytes that the server may have sent of a stream before they are read here; then it waits. The
+    /// default is 256 KiB. The stream takes up to twice as much memory, and two messages.
+    pub stream_window: Option<u32>,
 }
 
 impl CallOptions {
@@ -64,6 +67,13 @@ impl CallOptions {
         self
     }
 
+    /// The same options, with this window for streams of responses.
+    #[must_use]
+    pub fn stream_window(mut self, bytes: u32) -> Self {
+        self.stream_window = Some(bytes);
+        self
+    }
+
     /// Whether the call waits for the server.
     pub(crate) fn waits_for_ready(&self) -> bool {
         self.wait_for_ready.unwrap_or(false)
@@ -91,6 +101,7 @@ impl CallOptions {
             timeout: own.timeout.or(self.timeout),
             metadata,
             wait_for_ready: own.wait_for_ready.or(self.wait_for_ready),
+            stream_window: own.stream_window.or(self.stream_window),
         }))
     }
 
@@ -99,8 +110,10 @@ impl CallOptions {
             timeout,
             metadata,
             wait_for_ready,
+            stream_window,
         } = self;
-        timeout.is_none() && metadata.is_empty() && wait_for_ready.is_none()
+        let is_unset = timeout.is_none() && wait_for_ready.is_none() && stream_window.is_none();
+        is_unset && metadata.is_empty()
     }
 
     /// A call with these options, before it has a payload. `timeout` begins now.

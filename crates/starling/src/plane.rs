@@ -18,7 +18,10 @@ pub use starling_endpoint::{
 };
 
 pub use crate::driver::DeadlineWaker;
-pub use handler::{HandlerFuture, ListenerContext, Method, MethodHandler, NestedFn};
+pub use handler::{
+    HandlerFuture, ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
+    StreamingFuture,
+};
 pub use listener::{Listener, Serving};
 pub(crate) use transport::stopped;
 pub use transport::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};

@@ -13,9 +13,10 @@ use starling_message::{Message, MethodDescriptor, Mode, ServiceDescriptor};
 use crate::error::Error;
 use crate::message::{OwnedRequest, Request, respond, serve};
 use crate::nested::NestedContext;
-use crate::plane::{ListenerContext, Method, MethodHandler};
+use crate::plane::{ListenerContext, Method, MethodHandler, ServerStreamEnd};
 use crate::reflection::{Catalog, ReflectionServer};
 use crate::service::{Registrar, Service};
+use crate::streaming::{StreamLimits, StreamReceiver, StreamSender};
 
 /// The future of a nested handler, as [`ServerBuilder::nested_executor`] gets it.
 ///
@@ -34,6 +35,8 @@ pub(crate) struct Registry {
     has_workers: bool,
     /// Where nested handlers run. In the dispatch thread if this is `None`.
     pub(crate) spawn: Option<SpawnTask>,
+    /// The bounds on each client's streams.
+    pub(crate) streams: StreamLimits,
     error: Option<Error>,
 }
 
@@ -123,6 +126,21 @@ impl Registrar for Registry {
             types: PhantomData,
         }));
     }
+
+    fn streaming<Q: Message, P: Message, F, Fut>(
+        &mut self,
+        method: &'static MethodDescriptor,
+        handler: F,
+    ) where
+        F: Fn(NestedContext, StreamReceiver<Q>, StreamSender<P>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), Status>> + Send + 'static,
+    {
+        self.insert(Box::new(Streaming::<Q, P, F> {
+            method,
+            handler: Arc::new(handler),
+            types: PhantomData,
+        }));
+    }
 }
 
 /// A method whose handler answers before it returns.
@@ -190,6 +208,32 @@ where
             let request = OwnedRequest::<Q>::receive(message, encoding, remaining)?;
             let future = handler(NestedContext::new(&channels, remaining), request);
             Ok(Box::pin(async move { respond(&future.await?, encoding) }))
+        }))
+    }
+}
+
+/// A method with streams.
+struct Streaming<Q, P, F> {
+    method: &'static MethodDescriptor,
+    handler: Arc<F>,
+    types: PhantomData<fn(Q) -> P>,
+}
+
+impl<Q: Message, P: Message, F, Fut> Method for Streaming<Q, P, F>
+where
+    F: Fn(NestedContext, StreamReceiver<Q>, StreamSender<P>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), Status>> + Send + 'static,
+{
+    fn descriptor(&self) -> &'static MethodDescriptor {
+        self.method
+    }
+
+    fn handler(&self, listener: &ListenerContext) -> MethodHandler {
+        let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(&listener.channels));
+        MethodHandler::Streaming(Arc::new(move |ServerStreamEnd(end), remaining| {
+            let context = NestedContext::new(&channels, remaining);
+            let items = StreamReceiver::new(Arc::clone(&end));
+            Box::pin(handler(context, items, StreamSender::new(end)))
         }))
     }
 }

@@ -10,7 +10,7 @@ use starling_endpoint::{Code, Encoding, LocalHandle, Msgbuf, Status, unsent_mess
 
 use crate::connection::Connection;
 use crate::executor::Executor;
-use crate::message::convert;
+use crate::message::{convert, convert_items};
 use crate::plane::{CallResult, OutgoingCall};
 
 /// Whether a call may be made again if it turns out never to have been sent.
@@ -56,6 +56,10 @@ pub(crate) async fn call_when_ready(
                     original = Some(payload.clone());
                 }
                 let (from, to) = (message.headroom, options.header_len());
+                let convert = match message.stream {
+                    None => convert,
+                    Some(_) => convert_items,
+                };
                 convert(types.request, payload, from, to).map_err(Status::with_not_run)?
             }
             _ if message.headroom == options.header_len() => payload,

@@ -7,6 +7,7 @@ use starling_message::{Message, MethodDescriptor, Mode, ServiceDescriptor};
 
 use crate::message::{OwnedRequest, Request};
 use crate::nested::NestedContext;
+use crate::streaming::{StreamReceiver, StreamSender};
 
 /// A service with its implementation: a generated `KvServer<T>` is one.
 pub trait Service: Sized + 'static {
@@ -37,4 +38,13 @@ pub trait Registrar {
     ) where
         F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<P, Status>> + Send + 'static;
+
+    /// A method whose requests or responses are streams. Its handler is a future, as a nested one.
+    fn streaming<Q: Message, P: Message, F, Fut>(
+        &mut self,
+        method: &'static MethodDescriptor,
+        handler: F,
+    ) where
+        F: Fn(NestedContext, StreamReceiver<Q>, StreamSender<P>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), Status>> + Send + 'static;
 }

@@ -68,6 +68,28 @@ macro_rules! settings_methods {
             self
         }
 
+        /// Bytes of one stream's messages that wait for their handler; then the client waits. The default
+        /// is 256 KiB. A stream takes up to twice as much memory, and two messages.
+        pub fn stream_window(mut self, bytes: u32) -> Self {
+            self.settings.registry.streams.window = bytes.max(1);
+            self
+        }
+
+        /// Streams that one client has at one dispatch thread, at most. Further ones end with
+        /// RESOURCE_EXHAUSTED. The default is 16,384.
+        pub fn max_streams_per_client(mut self, streams: usize) -> Self {
+            self.settings.registry.streams.streams = streams;
+            self
+        }
+
+        /// Bytes of all streams of one client that wait for handlers at one dispatch thread. When the
+        /// windows of its streams are as much together, further ones take one message at a time. The
+        /// default is 64 MiB.
+        pub fn max_stream_bytes_per_client(mut self, bytes: usize) -> Self {
+            self.settings.registry.streams.bytes = bytes;
+            self
+        }
+
         /// Sets how a dispatch thread behaves when it is idle. By default it spins for a moment and
         /// then sleeps.
         pub fn idle(mut self, idle: ::starling_endpoint::Idle) -> Self {

@@ -49,6 +49,10 @@ impl Transport for DirectTransport {
         self.driver.send(Command::Cancel(call.clone()));
     }
 
+    fn flush(&self) {
+        self.driver.flush();
+    }
+
     fn drive(&self, waiting: &mut Waiting) {
         self.driver.drive(&mut waiting.watch);
     }

@@ -12,6 +12,7 @@ use starling_message::MethodDescriptor;
 
 use crate::channel_factory::ChannelFactory;
 use crate::endpoint::Endpoint;
+use crate::streaming::StreamEnd;
 
 /// A method of a server. It knows no plane and no device: all listeners of the server share it.
 pub trait Method: Send + Sync {
@@ -30,6 +31,8 @@ pub enum MethodHandler {
     Worker(Arc<WorkerFn>),
     /// As a future.
     Nested(Arc<NestedFn>),
+    /// As a future that sends or receives streams.
+    Streaming(Arc<StreamingFn>),
 }
 
 impl fmt::Debug for MethodHandler {
@@ -38,6 +41,7 @@ impl fmt::Debug for MethodHandler {
             Self::Inline(_) => "MethodHandler::Inline",
             Self::Worker(_) => "MethodHandler::Worker",
             Self::Nested(_) => "MethodHandler::Nested",
+            Self::Streaming(_) => "MethodHandler::Streaming",
         })
     }
 }
@@ -49,6 +53,21 @@ pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<ResponseMessage, Sta
 /// that was not run.
 pub type NestedFn =
     dyn Fn(OwnedMessage, Option<Duration>) -> Result<HandlerFuture, Status> + Send + Sync;
+
+/// The future of a handler with streams. Dropping it cancels the calls that it made.
+pub type StreamingFuture = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
+
+/// Begins a handler with streams, with the time that its caller still waits.
+pub type StreamingFn = dyn Fn(ServerStreamEnd, Option<Duration>) -> StreamingFuture + Send + Sync;
+
+/// A server's end of a stream. Only the direct plane makes one in this version.
+pub struct ServerStreamEnd(pub(crate) Arc<dyn StreamEnd>);
+
+impl fmt::Debug for ServerStreamEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerStreamEnd(..)")
+    }
+}
 
 /// The parts of a listener that handlers use.
 pub struct ListenerContext {

@@ -29,6 +29,9 @@ pub trait Transport: Send + Sync {
     /// The caller does not want the result any more.
     fn cancel(&self, call: &CallHandle);
 
+    /// Has what was started leave soon, though its caller does not wait yet: a stream's sender goes on.
+    fn flush(&self) {}
+
     /// The caller begins to wait, in this thread or as a task. A plane that works in its callers' threads
     /// does so here. It may block the thread only in [`block_on`](crate::block_on).
     fn drive(&self, waiting: &mut Waiting) {

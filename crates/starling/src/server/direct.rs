@@ -15,8 +15,9 @@ use crate::channel_factory::ChannelFactory;
 use crate::core::Core;
 use crate::device::Device;
 use crate::error::Error;
-use crate::plane::{Listener, ListenerContext, MethodHandler, NestedFn, Serving};
+use crate::plane::{Listener, ListenerContext, MethodHandler, NestedFn, Serving, StreamingFn};
 use crate::registry::{Registry, SpawnTask};
+use crate::streaming::Streams;
 
 /// A response with at least so many bytes is moved into a reply and not copied.
 const MOVED_BYTES: usize = 4096;
@@ -68,11 +69,15 @@ pub(crate) fn serve_on<I: Device>(
     let context = ListenerContext {
         channels: Arc::clone(channels),
     };
+    let streams = Streams::new(registry.streams);
     for method in registry.methods() {
         let handler = match method.handler(&context) {
             MethodHandler::Inline(handler) => Handler::unary(handler),
             MethodHandler::Worker(handler) => Handler::unary_worker(handler),
             MethodHandler::Nested(handler) => nested(handler, registry.spawn.clone()),
+            MethodHandler::Streaming(handler) => {
+                streaming(handler, Arc::clone(&streams), registry.spawn.clone())
+            }
         };
         core.raw.register(MethodId(method.descriptor().id), handler);
     }
@@ -101,6 +106,17 @@ fn nested<I: PacketIo>(handler: Arc<NestedFn>, spawn: Option<SpawnTask>) -> Hand
             None => cx.spawn(task),
             Some(spawn) => spawn(Box::pin(task)),
         }
+    })
+}
+
+/// Runs a handler with streams as [`nested`] runs a nested one.
+fn streaming<I: PacketIo>(
+    handler: Arc<StreamingFn>,
+    streams: Arc<Streams>,
+    spawn: Option<SpawnTask>,
+) -> Handler<I> {
+    Handler::deferring(move |cx, request, reply| {
+        streams.handle_request(cx, request, reply, &*handler, spawn.as_ref());
     })
 }
 

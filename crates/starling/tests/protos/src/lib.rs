@@ -10,6 +10,11 @@ pub mod hello {
     starling::include_proto!("hello");
 }
 
+/// Methods with streams.
+pub mod streams {
+    starling::include_proto!("streams");
+}
+
 /// Everything a test wants a server to do.
 pub mod test {
     starling::include_proto!("test");

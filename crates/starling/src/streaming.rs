@@ -1,0 +1,108 @@
+//! Streams as users see them: a sender and a receiver of items, the same two types at both ends.
+//!
+//! ```text
+//!  StreamSender ──▶ ┌ StreamEnd ────────────┐ ──▶ requests or answers
+//!                   │ client: ClientEnd     │       of the session protocol
+//!  StreamReceiver ◀─└ server: ServerEnd ────┘ ◀──
+//! ```
+//!
+//! The rules of streams are in `starling_stream`. Here they meet calls, wakers and message types.
+
+mod client;
+mod item;
+mod limits;
+mod receiver;
+mod sender;
+mod server;
+mod table;
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use starling_endpoint::{Encoding, Metadata, Status};
+use starling_message::{Bytes, Message};
+
+use crate::message::OwnedRequest;
+use crate::nested::NestedContext;
+use crate::plane::Waiting;
+
+pub(crate) use client::{ClientEnd, Route};
+pub use item::StreamItem;
+pub(crate) use limits::StreamLimits;
+pub use receiver::{Blocking, StreamReceiver};
+pub use sender::{StreamCall, StreamSender};
+pub(crate) use table::Streams;
+
+/// One end of a stream, without the types of its items.
+pub(crate) trait StreamEnd: Send + Sync {
+    /// Ready when an item may be pushed, or the stream is over.
+    fn poll_ready(&self, cx: &mut Context<'_>, waiting: &mut Waiting) -> Poll<()>;
+
+    /// Adds an item: its bytes, and more that are held by reference. A client may say that it is the last.
+    fn push(&self, head: &[u8], tail: Option<&Bytes>, is_last: bool) -> Result<(), Status>;
+
+    /// The encoding of the items to push.
+    fn encoding(&self) -> Encoding;
+
+    /// No more items are pushed. At a server, its handler's return says so.
+    fn close(&self);
+
+    /// The user who pushes has panicked.
+    fn abort(&self);
+
+    /// The next item, or the end.
+    fn poll_item(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut Waiting,
+    ) -> Poll<Result<Option<(Bytes, Encoding)>, Status>>;
+
+    /// Nobody reads any more.
+    fn stop_reading(&self);
+
+    /// What the other end sent in front of its items, if that is here.
+    fn headers(&self) -> Option<Metadata>;
+
+    /// What the server sent behind its items, if that is here.
+    fn trailers(&self) -> Option<Metadata>;
+
+    /// Sends metadata in front of the items.
+    fn send_headers(&self, metadata: Metadata) -> Result<(), Status>;
+
+    /// Sends metadata behind the items.
+    fn set_trailers(&self, metadata: Metadata) -> Result<(), Status>;
+}
+
+#[cold]
+fn only_servers_send() -> Status {
+    Status::failed_precondition(
+        "only a server sends metadata by itself; a client's goes with CallOptions::metadata",
+    )
+}
+
+/// The two halves of one end.
+pub(crate) fn halves<Q: Message, P: Message>(
+    end: Arc<dyn StreamEnd>,
+) -> (StreamSender<Q>, StreamReceiver<P>) {
+    (StreamSender::new(Arc::clone(&end)), StreamReceiver::new(end))
+}
+
+// ---- for generated code ----
+
+/// Sends the only request of a call with a stream of responses.
+pub fn send_only<Q: Message>(sender: StreamSender<Q>, request: &Q) {
+    sender.send_only(request);
+}
+
+/// The only request of such a call, in its handler.
+///
+/// # Errors
+/// If there is none, or if there are several.
+pub async fn receive_only<Q: Message>(
+    mut requests: StreamReceiver<Q>,
+    context: &NestedContext,
+) -> Result<OwnedRequest<Q>, Status> {
+    let message = requests.only().await?.into_message();
+    let metadata = requests.metadata().unwrap_or_default();
+    Ok(OwnedRequest::of_stream(message, metadata, context.deadline()))
+}

@@ -1,0 +1,417 @@
+//! A client's end of a stream: its requests are calls of a channel.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use starling_endpoint::{
+    CallDescriptor, CallNumber, Direction, Encoding, Metadata, MethodId, MethodPath, Msgbuf, Status,
+};
+use starling_io::forks;
+use starling_message::{Bytes, MethodDescriptor};
+use starling_stream::{ClientEvent, ClientStream, StreamRequest, StreamResponse};
+
+use super::{StreamEnd, only_servers_send};
+use crate::call_cell::CallCell;
+use crate::channel_call::Shared;
+use crate::connection::Connection;
+use crate::executor::Executor;
+use crate::options::CallOptions;
+use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Waiting};
+use crate::retry::{Attempt, call_when_ready};
+
+/// How the requests of a stream get to the server.
+pub(crate) enum Route {
+    /// By a channel's transport.
+    Channel(Arc<Shared>),
+    /// By the endpoint of this thread.
+    Local(Arc<Connection>, Arc<Executor>),
+}
+
+impl Route {
+    fn start(&self, call: OutgoingCall, reply: Reply) {
+        match self {
+            Self::Channel(shared) => shared.transport.start(Operation::Call(call), reply),
+            Self::Local(connection, executor) => {
+                let (connection, its_executor) = (Arc::clone(connection), Arc::clone(executor));
+                let handle = reply.call().clone();
+                executor.local.spawn(async move {
+                    let call = call_when_ready(&connection, &its_executor, call, Attempt::First);
+                    if let Some(result) = handle.0.unless_abandoned(call).await {
+                        reply.finish(result);
+                    }
+                });
+            }
+        }
+    }
+
+    fn cancel(&self, call: &CallHandle) {
+        if call.0.abandon()
+            && let Self::Channel(shared) = self
+        {
+            shared.transport.cancel(call);
+        }
+    }
+
+    /// Has what was started leave soon, though nobody waits.
+    fn flush(&self) {
+        if let Self::Channel(shared) = self {
+            shared.transport.flush();
+        }
+    }
+
+    /// The caller begins to wait.
+    fn drive(&self, waiting: &mut Waiting) {
+        if let Self::Channel(shared) = self {
+            shared.transport.drive(waiting);
+        }
+    }
+}
+
+struct State {
+    stream: ClientStream,
+    /// The requests that have no response.
+    calls: Vec<CallHandle>,
+    /// Of the last response.
+    encoding: Encoding,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+/// A client's end of a stream.
+pub(crate) struct ClientEnd {
+    this: Weak<Self>,
+    route: Route,
+    method: &'static MethodDescriptor,
+    deadline: Option<Instant>,
+    metadata: Metadata,
+    wait_for_ready: bool,
+    /// The process that began the stream; see [`forks`].
+    process: u32,
+    state: Mutex<State>,
+}
+
+impl ClientEnd {
+    /// A stream of this method. It begins with the first item that is sent or waited for.
+    pub(crate) fn new(
+        route: Route,
+        method: &'static MethodDescriptor,
+        options: CallOptions,
+    ) -> Arc<Self> {
+        let window = options.stream_window.unwrap_or(starling_stream::DEFAULT_WINDOW);
+        let wait_for_ready = options.waits_for_ready();
+        let deadline = (options.timeout).and_then(|timeout| Instant::now().checked_add(timeout));
+        Arc::new_cyclic(|this| {
+            let mut end = Self {
+                this: Weak::clone(this),
+                route,
+                method,
+                deadline,
+                metadata: options.metadata,
+                wait_for_ready,
+                process: forks(),
+                state: Mutex::new(State {
+                    stream: ClientStream::new(0, 1, 0, false),
+                    calls: Vec::new(),
+                    encoding: Encoding::Native,
+                    reader: None,
+                    writer: None,
+                }),
+            };
+            let room = end.describe(Metadata::default(), StreamRequest::default()).headroom;
+            let sends = method.client_streaming;
+            let stream = ClientStream::new(next_id(), window.max(1), room, sends);
+            end.state.get_mut().stream = stream;
+            end
+        })
+    }
+
+    /// A stream that has failed before it began.
+    pub(crate) fn failed(route: Route, method: &'static MethodDescriptor, status: Status) -> Arc<Self> {
+        let end = Self::new(route, method, CallOptions::default());
+        end.state.lock().stream.cancel(status);
+        end
+    }
+
+    /// The call that carries a request of the stream.
+    fn describe(&self, metadata: Metadata, request: StreamRequest) -> CallDescriptor {
+        let StreamRequest { position, body } = request;
+        let mut message = CallDescriptor {
+            call: CallNumber::next(),
+            path: MethodPath::Static(self.method.path),
+            method: MethodId(self.method.id),
+            direction: Direction::Request,
+            deadline: self.deadline,
+            metadata,
+            encoding: Encoding::Native,
+            stream: Some(position),
+            payload: Msgbuf::new(),
+            headroom: 0,
+        };
+        message.headroom = message.header_options().header_len();
+        message.payload = Msgbuf::from_parts(body.head, body.tail);
+        message
+    }
+
+    /// Sends what may leave now. Returns whether anything did.
+    fn transmit(&self) -> bool {
+        let Some(this) = self.this.upgrade() else {
+            return false;
+        };
+        let mut any = false;
+        loop {
+            let mut state = self.state.lock();
+            let Some(request) = state.stream.poll_request() else {
+                return any;
+            };
+            let handle = CallHandle(Arc::new(CallCell::of_stream(&this)));
+            state.calls.push(handle.clone());
+            drop(state);
+            self.start(request, handle);
+            any = true;
+        }
+    }
+
+    fn start(&self, request: StreamRequest, handle: CallHandle) {
+        let is_first = request.position.number == 0;
+        let mut message = self.describe(Metadata::default(), request);
+        if is_first && !self.metadata.is_empty() {
+            let before = message.headroom;
+            message.metadata = self.metadata.clone();
+            message.headroom = message.header_options().header_len();
+            let room = std::iter::repeat_n(0, message.headroom);
+            message.payload.head_mut().splice(..before, room);
+        }
+        let call = OutgoingCall {
+            message,
+            types: Some(self.method),
+            wait_for_ready: self.wait_for_ready && is_first,
+        };
+        let reply = Reply {
+            call: handle,
+            permit: None,
+        };
+        self.route.start(call, reply);
+    }
+
+    /// Takes in the end of one of its calls.
+    pub(crate) fn handle_result(&self, call: &CallCell, result: CallResult) {
+        let mut state = self.state.lock();
+        let State {
+            stream,
+            calls,
+            encoding,
+            ..
+        } = &mut *state;
+        if let Some(index) = calls.iter().position(|own| std::ptr::eq(&*own.0, call)) {
+            calls.swap_remove(index);
+        }
+        let progress = stream.handle_response(result.and_then(|(message, its_encoding)| {
+            let position = message.stream().ok_or_else(|| {
+                Status::internal("the server answered a stream as if it were a single call")
+            })?;
+            *encoding = its_encoding;
+            let (status, metadata) = (message.stream_status(), message.to_metadata());
+            let (buffer, body_at) = message.into_parts();
+            let (bytes, _) = buffer.into_parts();
+            let body = match bytes.len() > body_at {
+                true => Bytes::from(bytes).slice(body_at..),
+                false => Bytes::new(),
+            };
+            Ok(StreamResponse {
+                position,
+                status,
+                metadata,
+                body,
+            })
+        }));
+        let wakers = match progress {
+            true => [state.reader.take(), state.writer.take()],
+            false => [None, None],
+        };
+        let failed = stream_failed(&mut state);
+        drop(state);
+        self.give_up(failed);
+        wakers.into_iter().flatten().for_each(Waker::wake);
+        self.transmit();
+    }
+
+    /// Cancels the calls that are out, and tells the server why.
+    fn give_up(&self, (request, calls): (Option<StreamRequest>, Vec<CallHandle>)) {
+        if let Some(request) = request {
+            // Nobody waits for its response.
+            let number = CallNumber::next();
+            self.start(request, CallHandle(Arc::new(CallCell::new(number))));
+        }
+        for call in calls {
+            self.route.cancel(&call);
+        }
+    }
+
+    fn cancel(&self, why: Status) {
+        let mut state = self.state.lock();
+        if state.stream.is_over() {
+            return;
+        }
+        let request = state.stream.cancel(why);
+        let calls = std::mem::take(&mut state.calls);
+        let wakers = [state.reader.take(), state.writer.take()];
+        drop(state);
+        if self.process != forks() {
+            // The calls are the parent's.
+            return;
+        }
+        self.give_up((request, calls));
+        self.route.flush();
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Ends the stream in a child of the process that began it.
+    #[cold]
+    fn belongs_to_parent(&self) -> Status {
+        Status::unavailable(
+            "the process has forked since the stream began: it belongs to the parent; begin another \
+             one here",
+        )
+    }
+}
+
+/// The calls of a stream that has failed here and not at the server, and the request that tells the server.
+fn stream_failed(state: &mut State) -> (Option<StreamRequest>, Vec<CallHandle>) {
+    match state.stream.take_failure() {
+        None => (None, Vec::new()),
+        Some(request) => (request, std::mem::take(&mut state.calls)),
+    }
+}
+
+impl StreamEnd for ClientEnd {
+    fn poll_ready(&self, cx: &mut Context<'_>, waiting: &mut Waiting) -> Poll<()> {
+        if self.process != forks() {
+            return Poll::Ready(());
+        }
+        let is_ready = |state: &State| state.stream.may_push();
+        if is_ready(&self.state.lock()) {
+            return Poll::Ready(());
+        }
+        self.transmit();
+        {
+            let mut state = self.state.lock();
+            if is_ready(&state) {
+                return Poll::Ready(());
+            }
+            state.writer = Some(cx.waker().clone());
+        }
+        self.route.drive(waiting);
+        match is_ready(&self.state.lock()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    fn push(&self, head: &[u8], tail: Option<&Bytes>, is_last: bool) -> Result<(), Status> {
+        if self.process != forks() {
+            return Err(self.belongs_to_parent());
+        }
+        let mut state = self.state.lock();
+        state.stream.push(head, tail)?;
+        if is_last {
+            state.stream.close();
+        }
+        drop(state);
+        if self.transmit() {
+            self.route.flush();
+        }
+        Ok(())
+    }
+
+    fn encoding(&self) -> Encoding {
+        // Where the server has another version, the call is converted when it leaves.
+        Encoding::Native
+    }
+
+    fn close(&self) {
+        if self.process != forks() {
+            return;
+        }
+        self.state.lock().stream.close();
+        if self.transmit() {
+            self.route.flush();
+        }
+    }
+
+    fn abort(&self) {
+        self.cancel(Status::cancelled("the thread that sent items has panicked"));
+    }
+
+    fn poll_item(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut Waiting,
+    ) -> Poll<Result<Option<(Bytes, Encoding)>, Status>> {
+        if self.process != forks() {
+            return Poll::Ready(Err(self.belongs_to_parent()));
+        }
+        let mut next = self.next_event();
+        if next.is_none() {
+            self.transmit();
+            self.state.lock().reader = Some(cx.waker().clone());
+            self.route.drive(waiting);
+            next = self.next_event();
+        }
+        let Some((event, encoding)) = next else {
+            return Poll::Pending;
+        };
+        Poll::Ready(match event {
+            ClientEvent::Item(item) => {
+                // Perhaps the server has to know that there is room again.
+                if self.transmit() {
+                    self.route.flush();
+                }
+                Ok(Some((item, encoding)))
+            }
+            ClientEvent::End(result) => result.map(|()| None),
+        })
+    }
+
+    fn stop_reading(&self) {
+        self.cancel(Status::cancelled("the client no longer reads the stream"));
+    }
+
+    fn headers(&self) -> Option<Metadata> {
+        self.state.lock().stream.headers().cloned()
+    }
+
+    fn trailers(&self) -> Option<Metadata> {
+        self.state.lock().stream.trailers().cloned()
+    }
+
+    fn send_headers(&self, _: Metadata) -> Result<(), Status> {
+        Err(only_servers_send())
+    }
+
+    fn set_trailers(&self, _: Metadata) -> Result<(), Status> {
+        Err(only_servers_send())
+    }
+}
+
+impl ClientEnd {
+    fn next_event(&self) -> Option<(ClientEvent, Encoding)> {
+        let mut state = self.state.lock();
+        let encoding = state.encoding;
+        state.stream.poll().map(|event| (event, encoding))
+    }
+}
+
+/// An id that no other stream of this process has. Ids of another process are others, too: the server may
+/// know that one's streams by the same address.
+fn next_id() -> u64 {
+    static FIRST: OnceLock<u64> = OnceLock::new();
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let first = *FIRST.get_or_init(|| {
+        use std::hash::{BuildHasher, RandomState};
+        RandomState::new().hash_one(std::process::id())
+    });
+    first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))
+}

@@ -1,0 +1,179 @@
+//! The streams of one dispatch thread.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use starling_endpoint::{Context, Reply, Request, Status, StreamFlags};
+use starling_io::{PacketIo, PeerId};
+
+use super::limits::{Holding, StreamLimits};
+use super::server::{ServerEnd, run};
+use crate::plane::{ServerStreamEnd, StreamingFn};
+use crate::registry::SpawnTask;
+
+/// A stream whose client has no request held for as long as two of these is over: the client is gone.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// Identifies a stream. Ids are their clients', so another client's do no harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    peer: PeerId,
+    method: u32,
+    pub(super) id: u64,
+}
+
+struct Entry {
+    end: Arc<ServerEnd>,
+    window: u32,
+    /// No request was held when the table was last swept.
+    was_quiet: bool,
+}
+
+#[derive(Default)]
+struct Table {
+    streams: HashMap<Key, Entry>,
+    clients: HashMap<PeerId, Holding>,
+    is_swept: bool,
+}
+
+/// The streams of one dispatch thread, by client, method and id.
+pub(crate) struct Streams {
+    limits: StreamLimits,
+    table: Mutex<Table>,
+}
+
+impl Streams {
+    pub(crate) fn new(limits: StreamLimits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            table: Mutex::default(),
+        })
+    }
+
+    /// Takes in a request of a method whose items are streams.
+    pub(crate) fn handle_request<I: PacketIo>(
+        self: &Arc<Self>,
+        cx: &Context<'_, I>,
+        request: Request<'_>,
+        mut reply: Reply<'_>,
+        handler: &StreamingFn,
+        spawn: Option<&SpawnTask>,
+    ) {
+        let Some(position) = request.stream() else {
+            return reply.refuse(Status::unimplemented(
+                "the method has streams, and the call is a single one: call it by generated code",
+            ));
+        };
+        let key = Key {
+            peer: request.peer(),
+            method: request.method().0,
+            id: position.id,
+        };
+        let found = self.table.lock().streams.get(&key).map(|entry| Arc::clone(&entry.end));
+        if let Some(end) = found {
+            return end.handle_request(request.into_owned(), reply.defer());
+        }
+        if position.number != 0 || position.flags.has(StreamFlags::CANCEL) {
+            let gone = starling_stream::gone((), position.id);
+            reply.set_stream(gone.position, None);
+            return reply.ok();
+        }
+        let Some(window) = self.admit(key.peer) else {
+            return reply.refuse(Status::resource_exhausted(format!(
+                "the server keeps at most {} streams for one client; end some, or have the server raise \
+                 `max_streams_per_client`",
+                self.limits.streams
+            )));
+        };
+        let remaining = request.remaining();
+        let request = request.into_owned();
+        let end = ServerEnd::new(self, key, window, cx.local(), &request);
+        self.insert(cx, key, &end, window);
+        end.handle_request(request, reply.defer());
+        let future = handler(ServerStreamEnd(Arc::clone(&end) as _), remaining);
+        let task = run(end, future);
+        match spawn {
+            None => cx.spawn(task),
+            Some(spawn) => spawn(Box::pin(task)),
+        }
+    }
+
+    fn admit(&self, peer: PeerId) -> Option<u32> {
+        let mut table = self.table.lock();
+        self.limits.admit(table.clients.entry(peer).or_default())
+    }
+
+    fn insert<I: PacketIo>(
+        self: &Arc<Self>,
+        cx: &Context<'_, I>,
+        key: Key,
+        end: &Arc<ServerEnd>,
+        window: u32,
+    ) {
+        let mut table = self.table.lock();
+        let entry = Entry {
+            end: Arc::clone(end),
+            window,
+            was_quiet: false,
+        };
+        table.streams.insert(key, entry);
+        if !std::mem::replace(&mut table.is_swept, true) {
+            drop(table);
+            let (streams, local) = (Arc::downgrade(self), cx.local());
+            cx.spawn(async move {
+                loop {
+                    local.sleep(SWEEP).await;
+                    match Weak::upgrade(&streams) {
+                        Some(streams) if streams.sweep() => {}
+                        _ => return,
+                    }
+                }
+            });
+        }
+    }
+
+    /// Ends the streams of clients that are gone. Returns whether there are streams.
+    fn sweep(&self) -> bool {
+        let mut table = self.table.lock();
+        let mut gone = Vec::new();
+        for (key, entry) in &mut table.streams {
+            let is_quiet = entry.end.is_quiet();
+            if std::mem::replace(&mut entry.was_quiet, is_quiet) && is_quiet {
+                gone.push((*key, Arc::clone(&entry.end)));
+            }
+        }
+        table.is_swept = !table.streams.is_empty();
+        let goes_on = table.is_swept;
+        drop(table);
+        for (key, end) in gone {
+            end.abort(Status::cancelled("the client no longer asks for the stream"));
+            self.remove(key, Arc::as_ptr(&end));
+        }
+        goes_on
+    }
+
+    /// Removes a stream that is over.
+    pub(super) fn remove(&self, key: Key, end: *const ServerEnd) {
+        let mut table = self.table.lock();
+        let Some(entry) = table.streams.get(&key) else {
+            return;
+        };
+        if !std::ptr::eq(Arc::as_ptr(&entry.end), end) {
+            return;
+        }
+        let entry = table.streams.remove(&key);
+        if let Some(entry) = &entry
+            && let Some(client) = table.clients.get_mut(&key.peer)
+        {
+            StreamLimits::release(client, entry.window);
+            if client.streams == 0 {
+                table.clients.remove(&key.peer);
+            }
+        }
+        drop(table);
+        // Without the lock: it may be the last reference to what its handler has.
+        drop(entry);
+    }
+}
