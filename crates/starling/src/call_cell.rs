@@ -1,8 +1,8 @@
 //! Where a driver leaves the result of a call, and where the caller waits for it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 

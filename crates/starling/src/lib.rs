@@ -148,6 +148,41 @@
 //! A *worker* handler runs in a pool of threads. A *nested* handler is `async`, runs in the dispatch
 //! thread, and makes calls of its own through its [`NestedContext`].
 //!
+//! # Streams
+//!
+//! `stream` in the `.proto` file makes requests, responses or both a stream. Both ends have the same two
+//! types, [`StreamSender`] and [`StreamReceiver`]. Handlers are `async`, as nested ones.
+//!
+//! | in the `.proto` file | the client's method returns | the handler gets, and returns |
+//! |---|---|---|
+//! | `rpc List(A) returns (stream B)` | `StreamReceiver<B>` | `OwnedRequest<A>`, `StreamSender<B>`; `Result<(), Status>` |
+//! | `rpc Put(stream A) returns (B)` | [`StreamCall`]`<A, B>` | `StreamReceiver<A>`; `Result<B, Status>` |
+//! | `rpc Chat(stream A) returns (stream B)` | `(StreamSender<A>, StreamReceiver<B>)` | both; `Result<(), Status>` |
+//!
+//! ```no_run
+//! # use starling_test_protos::streams::*;
+//! # async fn run(client: StreamsClient<starling::Channel>) -> Result<(), starling::Status> {
+//! let mut numbers = client.count(&Range::new().with_to(10));
+//! while let Some(number) = numbers.message().await? {
+//!     println!("{}", number.message().value());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! In a plain thread, `for number in numbers.blocking()` does the same. A `StreamReceiver` is also a
+//! `futures` stream, and a `StreamSender` a sink. Messages come in order, each at most once, and a stream's
+//! status comes after all messages that were sent before it. Small messages that are ready leave together.
+//!
+//! A sender waits while the reader is behind by its window, 256 KiB unless set
+//! ([`CallOptions::stream_window`], [`ServerBuilder::stream_window`]). An end holds at most twice the window
+//! and two messages for each direction of a stream. For one client, a dispatch thread holds windows of
+//! [`ServerBuilder::max_stream_bytes_per_client`] in all; streams beyond that take one message at a time. A
+//! stream at rest takes a slot of a session, one held request and no buffers.
+//!
+//! A client that drops the receiver cancels the call, and the handler's future is dropped. A deadline is that
+//! of the whole stream. `examples/chat.rs` has a chat room.
+//!
 //! # How calls end
 //!
 //! A call ends with a [`Response`] or a [`Status`], whose codes are gRPC's. A handler runs at most once
@@ -238,7 +273,6 @@
 //!
 //! | missing | meanwhile |
 //! |---|---|
-//! | streams | calls that return a page and the next key |
 //! | encryption and authentication | trusted networks only; a token in metadata |
 //! | interceptors, retries, hedging, balancing | a wrapper around the client; [`Status::may_have_run`] says what may be made again |
 //! | gRPC, the managed service | a server of your own beside it; both are planned |
@@ -329,11 +363,11 @@ pub async fn connect(address: &str) -> Result<Channel, Error> {
 
 /// The items that generated code uses. Nothing here is for other code.
 pub mod stub {
+    pub use crate::streaming::{receive_only, send_only};
     pub use crate::{
         CallOptions, Caller, NestedContext, OwnedRequest, Registrar, Request, Response, Service,
         Status, StreamCall, StreamReceiver, StreamSender,
     };
-    pub use crate::streaming::{receive_only, send_only};
     pub use starling_message::*;
 }
 

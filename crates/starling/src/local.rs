@@ -17,8 +17,8 @@ use crate::executor::Executor;
 use crate::message::{Response, prepare};
 use crate::options::CallOptions;
 use crate::plane::CallResult;
-use crate::streaming::{self, ClientEnd, StreamReceiver, StreamSender};
 use crate::retry::{Attempt, call_when_ready, is_retryable};
+use crate::streaming::{self, ClientEnd, StreamReceiver, StreamSender};
 
 /// A connection of one [`Endpoint`](crate::Endpoint), for use in the endpoint's thread:
 /// `KvClient::new(endpoint.channel("shm://kv")?)`. Cheap to clone; all channels of an endpoint to

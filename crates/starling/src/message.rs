@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use starling_endpoint::{
     Encoding, Metadata, MetadataView, Msgbuf, OwnedMessage, RequestView, ResponseBuilder,
     ResponseMessage, Status,
@@ -19,17 +20,25 @@ pub struct Request<'a, Q: Message> {
     pub(crate) remaining: Option<Duration>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) memory: &'a MessageMemory,
+    /// Goes with the response.
+    response_metadata: &'a Mutex<Metadata>,
 }
 
 impl<'a, Q: Message> Request<'a, Q> {
     #[inline]
-    fn new(view: Q::View<'a>, request: RequestView<'a>, memory: &'a MessageMemory) -> Self {
+    fn new(
+        view: Q::View<'a>,
+        request: RequestView<'a>,
+        memory: &'a MessageMemory,
+        response_metadata: &'a Mutex<Metadata>,
+    ) -> Self {
         Self {
             view,
             metadata: request.metadata(),
             remaining: request.remaining(),
             deadline: deadline_after(request.remaining()),
             memory,
+            response_metadata,
         }
     }
 
@@ -58,6 +67,12 @@ impl<'a, Q: Message> Request<'a, Q> {
     /// can do so sends from there without a copy.
     pub fn memory(&self) -> &'a MessageMemory {
         self.memory
+    }
+
+    /// Sends metadata with the response, in place of what was set before. A call that fails sends that of its
+    /// status.
+    pub fn set_response_metadata(&self, metadata: Metadata) {
+        *self.response_metadata.lock() = metadata;
     }
 }
 
@@ -254,7 +269,8 @@ pub(crate) fn serve<Q: Message, P: Message>(
     }
     let body = request.body();
     validate(Q::LAYOUT, body).map_err(malformed_request)?;
-    let request = Request::new(Q::view_of(Reader::root(body)), request, memory);
+    let metadata = Mutex::new(Metadata::default());
+    let request = Request::new(Q::view_of(Reader::root(body)), request, memory, &metadata);
     let own_buffer = std::mem::take(response.body());
     let mut arena = Arena::begin(own_buffer, P::LAYOUT);
     handler(request, P::mut_of(arena.root())).map_err(Status::with_run)?;
@@ -263,7 +279,16 @@ pub(crate) fn serve<Q: Message, P: Message>(
     if let Some(tail) = tail {
         response.set_tail(tail);
     }
+    set_metadata(response, metadata);
     Ok(())
+}
+
+#[inline]
+fn set_metadata(response: &mut ResponseBuilder<'_>, metadata: Mutex<Metadata>) {
+    let metadata = metadata.into_inner();
+    if !metadata.is_empty() {
+        response.set_metadata(metadata);
+    }
 }
 
 /// The same for a peer with another version of the schema.
@@ -275,9 +300,11 @@ fn serve_protobuf<Q: Message, P: Message>(
 ) -> Result<(), Status> {
     let decoded =
         Q::from_protobuf(request.body(), DecodeLimits::default()).map_err(malformed_request)?;
-    let request = Request::new(decoded.view(), request, memory);
+    let metadata = Mutex::new(Metadata::default());
+    let request = Request::new(decoded.view(), request, memory, &metadata);
     let mut built = P::default();
     handler(request, built.as_mut()).map_err(Status::with_run)?;
+    set_metadata(response, metadata);
     encode_protobuf(&built, response.body())
 }
 
@@ -285,6 +312,7 @@ fn serve_protobuf<Q: Message, P: Message>(
 pub(crate) fn respond<P: Message>(
     response: &P,
     encoding: Encoding,
+    metadata: Metadata,
 ) -> Result<ResponseMessage, Status> {
     let mut body = Vec::new();
     let mut tail = None;
@@ -298,7 +326,7 @@ pub(crate) fn respond<P: Message>(
     }
     Ok(ResponseMessage {
         body: Msgbuf::from_parts(body, tail),
-        metadata: Metadata::default(),
+        metadata,
     })
 }
 

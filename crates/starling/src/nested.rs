@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use starling_endpoint::Sleep;
+use parking_lot::Mutex;
+use starling_endpoint::{Metadata, Sleep};
 use starling_io::MessageMemory;
 
 use crate::channel_factory::ChannelFactory;
@@ -20,6 +21,8 @@ pub struct NestedContext {
     channels: Arc<ChannelFactory>,
     deadline_ns: Option<u64>,
     deadline: Option<Instant>,
+    /// Goes with the response.
+    response_metadata: Arc<Mutex<Metadata>>,
 }
 
 impl NestedContext {
@@ -33,7 +36,20 @@ impl NestedContext {
             channels: Arc::clone(channels),
             deadline_ns,
             deadline: remaining.and_then(|remaining| Instant::now().checked_add(remaining)),
+            response_metadata: Arc::default(),
         }
+    }
+
+    pub(crate) fn response_metadata(&self) -> Arc<Mutex<Metadata>> {
+        Arc::clone(&self.response_metadata)
+    }
+
+    /// Sends metadata with the response, in place of what was set before. A call that fails sends that of its
+    /// status. A stream sends it behind its messages, unless [`StreamSender::set_trailers`] was used.
+    ///
+    /// [`StreamSender::set_trailers`]: crate::StreamSender::set_trailers
+    pub fn set_response_metadata(&self, metadata: Metadata) {
+        *self.response_metadata.lock() = metadata;
     }
 
     /// The call's deadline.

@@ -206,8 +206,13 @@ where
         MethodHandler::Nested(Arc::new(move |message, remaining| {
             let encoding = message.encoding();
             let request = OwnedRequest::<Q>::receive(message, encoding, remaining)?;
-            let future = handler(NestedContext::new(&channels, remaining), request);
-            Ok(Box::pin(async move { respond(&future.await?, encoding) }))
+            let context = NestedContext::new(&channels, remaining);
+            let metadata = context.response_metadata();
+            let future = handler(context, request);
+            Ok(Box::pin(async move {
+                let response = future.await?;
+                respond(&response, encoding, std::mem::take(&mut *metadata.lock()))
+            }))
         }))
     }
 }
@@ -232,8 +237,17 @@ where
         let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(&listener.channels));
         MethodHandler::Streaming(Arc::new(move |ServerStreamEnd(end), remaining| {
             let context = NestedContext::new(&channels, remaining);
+            let metadata = context.response_metadata();
             let items = StreamReceiver::new(Arc::clone(&end));
-            Box::pin(handler(context, items, StreamSender::new(end)))
+            let handler = handler(context, items, StreamSender::new(Arc::clone(&end)));
+            Box::pin(async move {
+                let result = handler.await;
+                let metadata = std::mem::take(&mut *metadata.lock());
+                if !metadata.is_empty() && end.trailers().is_none() {
+                    end.set_trailers(metadata)?;
+                }
+                result
+            })
         }))
     }
 }

@@ -63,7 +63,7 @@ pub(crate) trait StreamEnd: Send + Sync {
     /// What the other end sent in front of its items, if that is here.
     fn headers(&self) -> Option<Metadata>;
 
-    /// What the server sent behind its items, if that is here.
+    /// What the server sends behind its items, if that is known here.
     fn trailers(&self) -> Option<Metadata>;
 
     /// Sends metadata in front of the items.
@@ -84,7 +84,10 @@ fn only_servers_send() -> Status {
 pub(crate) fn halves<Q: Message, P: Message>(
     end: Arc<dyn StreamEnd>,
 ) -> (StreamSender<Q>, StreamReceiver<P>) {
-    (StreamSender::new(Arc::clone(&end)), StreamReceiver::new(end))
+    (
+        StreamSender::new(Arc::clone(&end)),
+        StreamReceiver::new(end),
+    )
 }
 
 // ---- for generated code ----
@@ -104,5 +107,9 @@ pub async fn receive_only<Q: Message>(
 ) -> Result<OwnedRequest<Q>, Status> {
     let message = requests.only().await?.into_message();
     let metadata = requests.metadata().unwrap_or_default();
-    Ok(OwnedRequest::of_stream(message, metadata, context.deadline()))
+    Ok(OwnedRequest::of_stream(
+        message,
+        metadata,
+        context.deadline(),
+    ))
 }

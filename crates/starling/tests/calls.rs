@@ -4,6 +4,7 @@ mod common;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{Gate, LONG, any_addresses, payload, report_of, serve, shm_address, wait_until};
@@ -127,6 +128,28 @@ everywhere!(
         let (remaining_us, who) = report_of(&report);
         assert!(remaining_us > 0 && remaining_us <= LONG.as_micros() as u64);
         assert_eq!(who, "me");
+    }
+);
+
+everywhere!(
+    handlers_of_all_kinds_send_metadata_with_their_responses,
+    |client, _server, gate| {
+        // Values are any bytes.
+        let bytes: Vec<u8> = (0..=255).collect();
+        let options = CallOptions::default().metadata("trace-bin", &bytes);
+        let options = options.expect("a key");
+        gate.open.store(true, Ordering::SeqCst);
+        let inline = client.inspect_with(&payload(b""), &options).await;
+        let inline = inline.expect("a report");
+        let worker = client.work_with(&payload(b""), &options).await;
+        let worker = worker.expect("an answer");
+        let nested = client.wait_with(&payload(b""), &options).await;
+        let nested = nested.expect("an answer");
+        for metadata in [inline.metadata(), worker.metadata(), nested.metadata()] {
+            assert_eq!(metadata.value("trace-bin"), Some(&bytes[..]));
+        }
+        let none = client.inspect(&payload(b"")).await.expect("a report");
+        assert!(none.metadata().is_empty());
     }
 );
 

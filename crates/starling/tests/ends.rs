@@ -2,11 +2,15 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{client, impatient, payload, serve, shm_address, wait_until};
-use starling::{CallOptions, Channel, Code, Endpoint, EndpointConfig, Request, Server, Status};
+use starling::{
+    CallOptions, Channel, Code, Endpoint, EndpointConfig, NestedContext, Request, Server, Status,
+    StreamReceiver, StreamSender,
+};
 use starling_test_protos::test::{Failure, RelayRequest, TestClient};
 use starling_test_protos::{v1, v3};
 
@@ -216,6 +220,15 @@ impl v1::Store for Store {
         &self,
         _: Request<'_, v1::SizeRequest>,
         _: v1::SizeResponseMut<'_>,
+    ) -> Result<(), Status> {
+        Ok(())
+    }
+
+    async fn put_all(
+        self: Arc<Self>,
+        _: NestedContext,
+        _: StreamReceiver<v1::PutRequest>,
+        _: StreamSender<v1::PutResponse>,
     ) -> Result<(), Status> {
         Ok(())
     }

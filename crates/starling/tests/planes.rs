@@ -165,6 +165,9 @@ fn answer(
                 Err(status) => Err(status),
             }
         }
+        Some(MethodHandler::Streaming(_)) => {
+            Err(Status::unimplemented("the line carries single calls"))
+        }
     };
     let (tail, _) = response.into_parts();
     out.extend(tail.unwrap_or_default());

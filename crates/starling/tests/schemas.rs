@@ -2,13 +2,16 @@
 
 mod common;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use common::shm_address;
 use starling::reflection::{
     DescribeServiceRequest, ListServicesRequest, REFLECTION_SERVICE, ReflectionClient,
 };
-use starling::{Caller, Channel, Code, Endpoint, Request, Server, ServerHandle, Status};
+use starling::{
+    Caller, Channel, Code, Endpoint, NestedContext, Request, Server, ServerHandle, Status,
+    StreamReceiver, StreamSender,
+};
 use starling_test_protos::{test, v1, v2, v3};
 
 #[derive(Default)]
@@ -34,6 +37,53 @@ impl v1::Store for Store {
         response.set_size(*self.0.lock().expect("no panics"));
         Ok(())
     }
+
+    async fn put_all(
+        self: Arc<Self>,
+        _: NestedContext,
+        mut requests: StreamReceiver<v1::PutRequest>,
+        mut responses: StreamSender<v1::PutResponse>,
+    ) -> Result<(), Status> {
+        while let Some(request) = requests.message().await? {
+            let size = {
+                let mut size = self.0.lock().expect("no panics");
+                *size += request.message().value().len() as u64;
+                *size
+            };
+            responses
+                .send(&v1::PutResponse::new().with_size(size))
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts many values by one stream, large ones by reference.
+async fn newer_client_with_streams<C: Caller>(client: v2::StoreClient<C>) {
+    const VALUES: u64 = 300;
+    let (mut requests, mut responses) = client.put_all();
+    let sending = async {
+        let value = starling::Bytes::from(vec![7; 5_000]);
+        for _ in 0..VALUES {
+            let mut request = v2::PutRequest::new();
+            request.tags_mut().push("unknown to the server");
+            request.set_value_bytes(value.clone());
+            requests.send(&request).await.expect("room");
+        }
+        requests.close();
+    };
+    let receiving = async {
+        let mut sizes = Vec::new();
+        while let Some(response) = responses.message().await.expect("through protobuf") {
+            assert_eq!(response.message().note(), "", "the server does not know it");
+            sizes.push(response.message().size());
+        }
+        sizes
+    };
+    let ((), sizes) = futures::join!(sending, receiving);
+    let first = sizes[0] - 5_000;
+    let expected = (1..=VALUES).map(|count| first + count * 5_000);
+    assert!(sizes.into_iter().eq(expected));
 }
 
 fn old_server() -> ServerHandle {
@@ -84,6 +134,14 @@ async fn incompatible_client<C: Caller>(client: v3::StoreClient<C>) {
             "{status}"
         );
     }
+    let (mut requests, mut responses) = client.put_all();
+    requests
+        .send(&request)
+        .await
+        .expect("nothing has failed yet");
+    let status = responses.message().await.expect_err("bytes are no number");
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(status.message().contains("store.PutRequest.value") && !status.may_have_run());
     client
         .size(&v3::SizeRequest::new())
         .await
@@ -94,11 +152,14 @@ async fn incompatible_client<C: Caller>(client: v3::StoreClient<C>) {
 fn compatible_versions_exchange_protobuf() {
     let server = old_server();
     let channel = Channel::lazy(server.address()).expect("a channel");
-    starling::block_on(newer_client(v2::StoreClient::new(channel)));
+    starling::block_on(newer_client(v2::StoreClient::new(channel.clone())));
+    starling::block_on(newer_client_with_streams(v2::StoreClient::new(channel)));
     let mut endpoint = Endpoint::client(server.address()).expect("an endpoint");
     let channel = endpoint.channel(server.address()).expect("a channel");
-    let calls = newer_client(v2::StoreClient::new(channel));
+    let calls = newer_client(v2::StoreClient::new(channel.clone()));
     endpoint.block_on(calls).expect("no device fails");
+    let streams = newer_client_with_streams(v2::StoreClient::new(channel));
+    endpoint.block_on(streams).expect("no device fails");
 }
 
 #[test]
@@ -139,7 +200,7 @@ fn a_server_describes_itself() {
         .iter()
         .map(|service| (service.name(), service.methods().len()))
         .collect();
-    assert_eq!(services, [("store.Store", 2), (REFLECTION_SERVICE.name, 3)]);
+    assert_eq!(services, [("store.Store", 3), (REFLECTION_SERVICE.name, 3)]);
 
     let mut request = DescribeServiceRequest::new();
     request.set_name("store.Store");

@@ -100,7 +100,9 @@ impl ClientEnd {
         method: &'static MethodDescriptor,
         options: CallOptions,
     ) -> Arc<Self> {
-        let window = options.stream_window.unwrap_or(starling_stream::DEFAULT_WINDOW);
+        let window = options
+            .stream_window
+            .unwrap_or(starling_stream::DEFAULT_WINDOW);
         let wait_for_ready = options.waits_for_ready();
         let deadline = (options.timeout).and_then(|timeout| Instant::now().checked_add(timeout));
         Arc::new_cyclic(|this| {
@@ -120,7 +122,9 @@ impl ClientEnd {
                     writer: None,
                 }),
             };
-            let room = end.describe(Metadata::default(), StreamRequest::default()).headroom;
+            let room = end
+                .describe(Metadata::default(), StreamRequest::default())
+                .headroom;
             let sends = method.client_streaming;
             let stream = ClientStream::new(next_id(), window.max(1), room, sends);
             end.state.get_mut().stream = stream;
@@ -129,7 +133,11 @@ impl ClientEnd {
     }
 
     /// A stream that has failed before it began.
-    pub(crate) fn failed(route: Route, method: &'static MethodDescriptor, status: Status) -> Arc<Self> {
+    pub(crate) fn failed(
+        route: Route,
+        method: &'static MethodDescriptor,
+        status: Status,
+    ) -> Arc<Self> {
         let end = Self::new(route, method, CallOptions::default());
         end.state.lock().stream.cancel(status);
         end

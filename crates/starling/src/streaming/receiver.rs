@@ -72,7 +72,7 @@ impl<M: Message> StreamReceiver<M> {
         self.end.headers()
     }
 
-    /// The metadata that the server sent after its messages. None before the end, and in handlers.
+    /// The metadata that the server sent after its messages. None before the end.
     pub fn trailers(&self) -> Option<Metadata> {
         self.end.trailers()
     }
@@ -108,7 +108,9 @@ impl<M: Message> StreamReceiver<M> {
     /// The only message of a stream that has to have one.
     pub(crate) async fn only(&mut self) -> Result<StreamItem<M>, Status> {
         let wrong = |count: &str| {
-            Status::internal(format!("the other end sent {count} messages where one belongs"))
+            Status::internal(format!(
+                "the other end sent {count} messages where one belongs"
+            ))
         };
         let only = self.message().await?.ok_or_else(|| wrong("no"))?;
         match self.message().await? {

@@ -191,6 +191,16 @@ impl<Q: Message, P: Message> StreamCall<Q, P> {
         self.response.only().await
     }
 
+    /// As [`StreamCall::finish`], with the metadata that the server sent.
+    ///
+    /// # Errors
+    /// How the call failed.
+    pub async fn finish_with_metadata(mut self) -> Result<(StreamItem<P>, Metadata), Status> {
+        self.sender.close_here();
+        let response = self.response.only().await?;
+        Ok((response, self.response.trailers().unwrap_or_default()))
+    }
+
     /// [`StreamCall::finish`] for plain threads.
     ///
     /// # Errors

@@ -10,8 +10,8 @@ use starling_endpoint::{DeferredReply, Encoding, LocalHandle, Metadata, OwnedMes
 use starling_message::Bytes;
 use starling_stream::{Answer, Arrival, ServerStream};
 
-use super::table::{Key, Streams};
 use super::StreamEnd;
+use super::table::{Key, Streams};
 use crate::plane::Waiting;
 
 struct State {
@@ -123,7 +123,11 @@ impl ServerEnd {
         let wakers = state.take_wakers();
         let handler = state.handler.take();
         self.flush(state);
-        wakers.into_iter().flatten().chain(handler).for_each(Waker::wake);
+        wakers
+            .into_iter()
+            .flatten()
+            .chain(handler)
+            .for_each(Waker::wake);
     }
 
     /// Whether the client has no request held.
@@ -310,7 +314,7 @@ impl StreamEnd for ServerEnd {
     }
 
     fn trailers(&self) -> Option<Metadata> {
-        None
+        self.state.lock().stream.trailers().cloned()
     }
 
     fn send_headers(&self, metadata: Metadata) -> Result<(), Status> {

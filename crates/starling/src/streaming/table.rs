@@ -71,7 +71,12 @@ impl Streams {
             method: request.method().0,
             id: position.id,
         };
-        let found = self.table.lock().streams.get(&key).map(|entry| Arc::clone(&entry.end));
+        let found = self
+            .table
+            .lock()
+            .streams
+            .get(&key)
+            .map(|entry| Arc::clone(&entry.end));
         if let Some(end) = found {
             return end.handle_request(request.into_owned(), reply.defer());
         }
@@ -148,7 +153,9 @@ impl Streams {
         let goes_on = table.is_swept;
         drop(table);
         for (key, end) in gone {
-            end.abort(Status::cancelled("the client no longer asks for the stream"));
+            end.abort(Status::cancelled(
+                "the client no longer asks for the stream",
+            ));
             self.remove(key, Arc::as_ptr(&end));
         }
         goes_on

@@ -82,6 +82,7 @@ impl Test for Service {
         report.set_remaining_us(remaining.as_micros() as u64);
         let who = request.metadata().value("who").unwrap_or_default();
         report.set_who(str::from_utf8(who).expect("the tests send text"));
+        request.set_response_metadata(request.metadata().to_owned());
         report.set_runs(self.0.runs.fetch_add(1, Ordering::SeqCst) + 1);
         Ok(())
     }
@@ -93,6 +94,7 @@ impl Test for Service {
     ) -> Result<(), Status> {
         let thread = std::thread::current();
         assert!(thread.name().is_some_and(|name| name.contains("worker")));
+        request.set_response_metadata(request.metadata().to_owned());
         put(&request, &mut response);
         Ok(())
     }
@@ -111,6 +113,7 @@ impl Test for Service {
             cx.sleep(Duration::from_millis(1)).await;
         }
         std::mem::forget(unfinished);
+        cx.set_response_metadata(request.metadata().to_owned());
         Ok(request.into_message())
     }
 

@@ -25,7 +25,10 @@ fn a_status_comes_after_the_messages_that_were_sent_before_it() {
             items.next().expect("no end").expect("a number");
         }
         let status = items.next().expect("an end").expect_err("a failure");
-        assert_eq!((status.code(), status.message()), (Code::DataLoss, "as requested"));
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::DataLoss, "as requested")
+        );
         let last = status.metadata().expect("trailers").value("last");
         assert_eq!(last, Some(&b"1000"[..]));
         assert!(items.next().is_none());
@@ -166,7 +169,10 @@ fn a_client_has_only_so_many_streams() {
         there.send_wait(&number(1, 0)).expect("room");
         back.wait().expect("no end").expect("an echo");
     }
-    let status = client.count(&range(0, 1, 0)).wait().expect_err("one too many");
+    let status = client
+        .count(&range(0, 1, 0))
+        .wait()
+        .expect_err("one too many");
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(status.message().contains("at most 3 streams"), "{status}");
     assert!(!status.may_have_run());
@@ -181,7 +187,10 @@ fn a_client_has_only_so_many_streams() {
 #[test]
 fn a_single_call_of_a_method_with_streams_is_refused() {
     let (server, counts, client) = serve("mem://streams-unary");
-    let call = client.caller().call_protobuf("/streams.Streams/Count", b"", &CallOptions::default());
+    let call =
+        client
+            .caller()
+            .call_protobuf("/streams.Streams/Count", b"", &CallOptions::default());
     let status = call.wait().expect_err("a method with streams");
     assert_eq!(status.code(), Code::Unimplemented);
     assert!(!status.may_have_run());
@@ -192,7 +201,10 @@ fn a_single_call_of_a_method_with_streams_is_refused() {
 #[test]
 fn a_server_that_is_not_there_ends_the_stream_before_it_began() {
     let client = StreamsClient::new(Channel::lazy("mem://streams-nobody").expect("a channel"));
-    let status = client.count(&range(0, 1, 0)).wait().expect_err("nobody is there");
+    let status = client
+        .count(&range(0, 1, 0))
+        .wait()
+        .expect_err("nobody is there");
     assert_eq!(status.code(), Code::Unavailable);
     assert!(!status.may_have_run(), "{status}");
 }

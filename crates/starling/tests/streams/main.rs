@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use common::{any_addresses, wait_until};
 use futures::{SinkExt, StreamExt};
 use service::{builder, end, number, range, serve};
-use starling::{Caller, CallOptions, Endpoint, block_on};
+use starling::{CallOptions, Caller, Endpoint, block_on};
 use starling_test_protos::streams::StreamsClient;
 
 /// Counts, adds and echoes by one client, in whatever waits for it.
@@ -30,7 +30,9 @@ async fn use_all<C: Caller>(client: &StreamsClient<C>, count: u64, padding: u32)
 
     let mut add = client.add();
     for value in 0..count {
-        add.send(&number(value, padding as usize)).await.expect("room");
+        add.send(&number(value, padding as usize))
+            .await
+            .expect("room");
     }
     let sum = add.finish().await.expect("a sum");
     assert_eq!(sum.message().count(), count);
@@ -38,7 +40,10 @@ async fn use_all<C: Caller>(client: &StreamsClient<C>, count: u64, padding: u32)
 
     let (mut there, mut back) = client.echo();
     for value in 0..count {
-        there.send(&number(value, padding as usize)).await.expect("room");
+        there
+            .send(&number(value, padding as usize))
+            .await
+            .expect("room");
         let echo = back.message().await.expect("no end").expect("an echo");
         assert_eq!(echo.message().value(), value);
     }
@@ -118,7 +123,9 @@ fn iterators_streams_and_sinks_read_and_write() {
         let (mut there, back) = client.echo();
         let sending = async {
             for value in 0..1000 {
-                SinkExt::send(&mut there, number(value, 100)).await.expect("room");
+                SinkExt::send(&mut there, number(value, 100))
+                    .await
+                    .expect("room");
             }
             SinkExt::close(&mut there).await.expect("an end");
         };
@@ -132,7 +139,9 @@ fn iterators_streams_and_sinks_read_and_write() {
 #[test]
 fn metadata_goes_in_front_of_the_messages_and_behind_them() {
     let (server, _counts, client) = serve("mem://streams-metadata");
-    let options = CallOptions::default().metadata("token", "t-7").expect("a key");
+    let options = CallOptions::default()
+        .metadata("token", "t-7")
+        .expect("a key");
     for count in [0, 3] {
         let mut numbers = client.count_with(&range(0, count, 0), &options);
         assert!(numbers.trailers().is_none());

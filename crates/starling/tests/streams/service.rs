@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use starling::{
-    Channel, Code, Metadata, NestedContext, OwnedRequest, Server, ServerBuilder, ServerHandle, Status,
-    StreamReceiver, StreamSender,
+    Channel, Code, Metadata, NestedContext, OwnedRequest, Server, ServerBuilder, ServerHandle,
+    Status, StreamReceiver, StreamSender,
 };
 use starling_test_protos::streams::{Number, Range, Streams, StreamsClient, StreamsServer, Sum};
 
@@ -76,7 +76,9 @@ impl Streams for Service {
             numbers.send_metadata(pair("token-back", token))?;
         }
         for value in range.from()..range.to() {
-            numbers.send(&number(value, range.padding() as usize)).await?;
+            numbers
+                .send(&number(value, range.padding() as usize))
+                .await?;
             self.0.sent.fetch_add(1, Ordering::SeqCst);
         }
         numbers.set_trailers(pair("last", &range.to().to_string()))?;
@@ -157,11 +159,17 @@ pub(crate) fn serve(address: &str) -> (ServerHandle, Arc<Counts>, StreamsClient<
 }
 
 pub(crate) fn range(from: u64, to: u64, padding: u32) -> Range {
-    Range::new().with_from(from).with_to(to).with_padding(padding)
+    Range::new()
+        .with_from(from)
+        .with_to(to)
+        .with_padding(padding)
 }
 
 /// Ends a server whose streams are over: nothing is left that it has to wait for.
 pub(crate) fn end(server: ServerHandle) {
     let finished = server.shutdown(crate::common::LONG);
-    assert!(finished.expect("the device works"), "a stream was left behind");
+    assert!(
+        finished.expect("the device works"),
+        "a stream was left behind"
+    );
 }
