@@ -1,5 +1,10 @@
 //! Compiles the examples' `.proto` files.
 
 fn main() -> Result<(), starling_build::Error> {
-    starling_build::compile(&["proto/hello.proto", "proto/primes.proto"], &["proto"])
+    let protos = [
+        "proto/chat.proto",
+        "proto/hello.proto",
+        "proto/primes.proto",
+    ];
+    starling_build::compile(&protos, &["proto"])
 }

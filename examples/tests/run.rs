@@ -60,3 +60,16 @@ fn tokio_prints_a_greeting_for_each_task() {
         "Hello, Ada!\nHello, Grace!\nHello, Barbara!\n"
     );
 }
+
+#[test]
+fn chat_prints_what_each_member_hears() {
+    assert_eq!(
+        run("chat"),
+        "Ada hears Grace: hello\n\
+         Ada hears Barbara: hello\n\
+         Ada hears Ada: shall we?\n\
+         Grace hears Barbara: hello\n\
+         Grace hears Ada: shall we?\n\
+         Barbara hears Ada: shall we?\n"
+    );
+}

@@ -15,7 +15,10 @@ enum Streams {
 
 fn streams_of(method: &Method) -> Option<Streams> {
     let descriptor = &method.descriptor;
-    match (descriptor.is_client_streaming(), descriptor.is_server_streaming()) {
+    match (
+        descriptor.is_client_streaming(),
+        descriptor.is_server_streaming(),
+    ) {
         (false, false) => None,
         (true, false) => Some(Streams::Requests),
         (false, true) => Some(Streams::Responses),

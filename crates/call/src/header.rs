@@ -26,7 +26,7 @@
 //! | 128 | request | u32 | the caller's clock when it makes the call, in microseconds since any time, modulo 2^32: from the differences to its own clock the server computes how long a request was in queues |
 //! | 2 | request | u8 | encoding of both bodies: 0 native layout (the default), 1 protobuf |
 //! | 3 | both | u8 k; k bytes; n-1-k bytes | metadata: key of `a-z 0-9 - _ .`, value of any bytes |
-//! | 4 | both | 4 × u64, u32, 2 × u8 | position in a stream: id, number, received, taken, window, hold, flags; PROTOCOL.md 8 |
+//! | 4 | both | 4 × u64, u32, 2 × u8 | position in a stream: id, number, received, taken, window, hold, flags; PROTOCOL.md 9.5 |
 //! | 5 | response | u8 | status code, 0 to 16; OK if absent |
 //! | 6 | response | UTF-8 | status message, at most 1024 bytes |
 //! | 129 | response | empty | the request was refused before any of its handler ran |

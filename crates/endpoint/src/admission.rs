@@ -230,7 +230,11 @@ impl Admission {
             Some(sent_us) => self.waited_ns(now_ns, peer, token, sent_us),
             None => 0,
         };
-        match stamp.timeout_us.saturating_mul(1000).saturating_sub(waited_ns) {
+        match stamp
+            .timeout_us
+            .saturating_mul(1000)
+            .saturating_sub(waited_ns)
+        {
             0 => Err(NotAdmitted::Expired),
             left_ns => Ok(Timing {
                 now_ns,

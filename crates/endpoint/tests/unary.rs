@@ -122,7 +122,10 @@ fn metadata_encoding_and_stream_go_both_ways() {
     assert_eq!(response.metadata().value("to"), Some(&b"me"[..]));
     assert_eq!(response.stream().unwrap().number, 7);
     let status = response.stream_status().unwrap();
-    assert_eq!((status.code(), status.message()), (Code::Aborted, "the stream"));
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Aborted, "the stream")
+    );
     assert_eq!(pair.server.stats().panics, 0);
 }
 

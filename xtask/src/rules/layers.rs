@@ -33,7 +33,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The simulator is a device, and drives what ships.
     (
         "crates/sim",
-        &["call", "endpoint", "ethernet", "io", "prefetch", "proto", "stream"],
+        &[
+            "call", "endpoint", "ethernet", "io", "prefetch", "proto", "stream",
+        ],
     ),
     ("crates/build", &["message"]),
     (

@@ -78,5 +78,9 @@ pub fn status_of(fields: &[u8]) -> Option<Status> {
     }
     let status = Status::new(code, message.to_owned())
         .with_metadata(MetadataView::of_extension(fields).to_owned());
-    Some(if not_run { status.with_not_run() } else { status })
+    Some(if not_run {
+        status.with_not_run()
+    } else {
+        status
+    })
 }

@@ -114,7 +114,9 @@ fn request_len_extended(options: &CallOptions) -> usize {
             Encoding::Native => 0,
             Encoding::Protobuf => FIELD_LEN + 1,
         }
-        + options.stream.map_or(0, |_| FIELD_LEN + StreamPosition::LEN)
+        + options
+            .stream
+            .map_or(0, |_| FIELD_LEN + StreamPosition::LEN)
         + options.metadata.as_fields().len()
 }
 
