@@ -16,7 +16,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use starling_call::header::{self, MAX_EXTENSION, REQUEST_BODY_AT, ResponseParts};
+use starling_call::header::{
+    self, MAX_EXTENSION, REQUEST_BODY_AT, ResponseParts, STREAM_RESPONSE_LEN,
+};
 use starling_call::{
     Encoding, Metadata, MetadataView, MethodId, OwnedMessage, RequestView, ResponseBuilder, Status,
     StreamPosition, UnaryFn,
@@ -182,6 +184,8 @@ pub(crate) struct AnswerExtra {
     pub(crate) stream: Option<StreamPosition>,
     /// The end of the stream.
     pub(crate) status: Option<Status>,
+    /// Bytes at the beginning of the answer, in place of which the header goes.
+    pub(crate) headroom: usize,
 }
 
 impl Answer {
@@ -210,9 +214,15 @@ impl Answer {
         if !parts.needs_extension() {
             return Prefix::NONE;
         }
-        let mut extension = Vec::new();
+        let mut extension = Vec::with_capacity(STREAM_RESPONSE_LEN);
         let prefix = prefix_of(parts.put(&mut extension));
-        self.message.head_mut().splice(0..0, extension);
+        let head = self.message.head_mut();
+        let room = extra.headroom.min(head.len());
+        match head.get_mut(..extension.len()) {
+            // A large body stays where it is.
+            Some(place) if room == extension.len() => place.copy_from_slice(&extension),
+            _ => drop(head.splice(..room, extension)),
+        }
         prefix
     }
 
@@ -251,11 +261,19 @@ macro_rules! answer_writers {
         }
 
         /// Sends a position in a stream with the response. If the stream ends with an error, that is
-        /// `status`. The call itself succeeds.
-        pub fn set_stream(&mut self, stream: StreamPosition, status: Option<Status>) {
+        /// `status`. The call itself succeeds. The first `headroom` bytes of the buffer are not part of
+        /// the body: if they are [`header::STREAM_RESPONSE_LEN`] and there is no metadata, the body is not
+        /// moved for its header.
+        pub fn set_stream(
+            &mut self,
+            stream: StreamPosition,
+            status: Option<Status>,
+            headroom: usize,
+        ) {
             let extra = self.$answer().extra();
             extra.stream = Some(stream);
             extra.status = status;
+            extra.headroom = headroom;
         }
     };
 }

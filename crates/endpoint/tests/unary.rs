@@ -106,7 +106,7 @@ fn metadata_encoding_and_stream_go_both_ways() {
                 number: 7,
                 ..position
             };
-            reply.set_stream(position, Some(Status::aborted("the stream")));
+            reply.set_stream(position, Some(Status::aborted("the stream")), 0);
             reply.ok();
         }),
     );

@@ -2,13 +2,18 @@
 
 use super::extension::{HeaderSize, LENGTH_LEN, split_extension};
 use crate::code::Code;
-use crate::field::{Field, HeaderError, MAX_EXTENSION, put_field, put_stream, tag, walk};
+use crate::field::{
+    FIELD_LEN, Field, HeaderError, MAX_EXTENSION, put_field, put_stream, tag, walk,
+};
 use crate::metadata::Metadata;
 use crate::status::Status;
 use crate::stream::StreamPosition;
 
 /// Where the fields of a response's extension begin.
 pub const RESPONSE_FIELDS_AT: usize = LENGTH_LEN;
+
+/// Bytes of a header that has a position in a stream and nothing else.
+pub const STREAM_RESPONSE_LEN: usize = LENGTH_LEN + FIELD_LEN + StreamPosition::LEN;
 
 /// The validated header of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

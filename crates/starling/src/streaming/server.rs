@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::{Mutex, MutexGuard};
+use starling_endpoint::header::STREAM_RESPONSE_LEN;
 use starling_endpoint::{DeferredReply, Encoding, LocalHandle, Metadata, OwnedMessage, Status};
 use starling_message::Bytes;
 use starling_stream::{Answer, Arrival, ServerStream};
@@ -59,7 +60,7 @@ impl ServerEnd {
             encoding: opening.encoding(),
             metadata: opening.to_metadata(),
             state: Mutex::new(State {
-                stream: ServerStream::new(key.id, window, 0),
+                stream: ServerStream::new(key.id, window, STREAM_RESPONSE_LEN),
                 reader: None,
                 writer: None,
                 handler: None,
@@ -220,7 +221,7 @@ pub(super) fn respond(local: &LocalHandle, answer: Answer<DeferredReply>) {
     if !metadata.is_empty() {
         reply.set_metadata(metadata);
     }
-    reply.set_stream(position, status);
+    reply.set_stream(position, status, STREAM_RESPONSE_LEN);
     local.complete_with(reply, Ok(()));
 }
 

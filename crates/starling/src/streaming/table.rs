@@ -82,7 +82,7 @@ impl Streams {
         }
         if position.number != 0 || position.flags.has(StreamFlags::CANCEL) {
             let gone = starling_stream::gone((), position.id);
-            reply.set_stream(gone.position, None);
+            reply.set_stream(gone.position, None, 0);
             return reply.ok();
         }
         let Some(window) = self.admit(key.peer) else {
