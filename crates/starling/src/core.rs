@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use starling_endpoint::{EndpointConfig, Secrets, Stats, Turn, WorkerConfig};
+use starling_endpoint::{EndpointConfig, ProtocolConfig, Secrets, Stats, Turn, WorkerConfig};
 use starling_io::{DeviceReport, IoError, MonotonicClock, Wake};
 
 use crate::address::Address;
@@ -27,6 +27,7 @@ pub(crate) struct Core<I: Device> {
     pub(crate) raw: Raw<I>,
     pub(crate) executor: Arc<Executor>,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) protocol: ProtocolConfig,
     queue: Arc<PollQueue>,
     /// Client sessions of the endpoint that had ended when the connections were last polled.
     ended_seen: u64,
@@ -52,6 +53,7 @@ impl<I: Device> Core<I> {
             raw,
             executor,
             connections,
+            protocol: config.protocol.clone(),
             queue,
             ended_seen: 0,
             woken,

@@ -76,7 +76,8 @@ macro_rules! settings_methods {
         }
 
         /// Streams that one client has at one dispatch thread, at most. Further ones end with
-        /// RESOURCE_EXHAUSTED. The default is 16,384.
+        /// RESOURCE_EXHAUSTED. The default is 12,288, or three quarters of the slots that one client may
+        /// have if that is fewer.
         pub fn max_streams_per_client(mut self, streams: usize) -> Self {
             self.settings.registry.streams.streams = streams;
             self

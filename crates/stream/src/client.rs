@@ -264,6 +264,8 @@ impl ClientStream {
             }),
             // All of the stream's messages may be here but for this one, which has nothing then.
             Err(_) if self.incoming.is_complete() => Ok(false),
+            // This call may not have run, but the stream's handler has.
+            Err(status) if self.is_known => Err(status.with_run()),
             Err(status) => Err(status),
         };
         let lost = self.is_gone && self.outstanding == 0 && !self.incoming.is_complete();

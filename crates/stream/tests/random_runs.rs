@@ -340,6 +340,35 @@ fn a_stream_that_never_left_needs_no_cancellation() {
 }
 
 #[test]
+fn a_later_call_that_did_not_run_does_not_say_that_the_stream_did_not() {
+    let not_run = || Err(Status::unavailable("not sent").with_not_run());
+    let mut client = ClientStream::new(ID, 1000, ROOM, true);
+    client.poll_request().unwrap();
+    client.handle_response(not_run());
+    let Some(ClientEvent::End(Err(first))) = client.poll() else {
+        panic!("the stream goes on");
+    };
+    assert!(!first.may_have_run());
+
+    let mut client = ClientStream::new(ID, 1000, ROOM, true);
+    client.poll_request().unwrap();
+    client.handle_response(Ok(StreamResponse {
+        position: starling_call::StreamPosition {
+            id: ID,
+            window: 1000,
+            ..Default::default()
+        },
+        ..StreamResponse::default()
+    }));
+    client.poll_request().unwrap();
+    client.handle_response(not_run());
+    let Some(ClientEvent::End(Err(later))) = client.poll() else {
+        panic!("the stream goes on");
+    };
+    assert!(later.may_have_run());
+}
+
+#[test]
 fn a_server_that_lost_the_stream_ends_it() {
     let mut client = ClientStream::new(ID, 1000, ROOM, true);
     let mut server = ServerStream::new(ID, 1000, ROOM);

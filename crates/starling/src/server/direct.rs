@@ -69,7 +69,7 @@ pub(crate) fn serve_on<I: Device>(
     let context = ListenerContext {
         channels: Arc::clone(channels),
     };
-    let streams = Streams::new(registry.streams);
+    let streams = Streams::new(registry.streams.within(&core.protocol));
     for method in registry.methods() {
         let handler = match method.handler(&context) {
             MethodHandler::Inline(handler) => Handler::unary(handler),

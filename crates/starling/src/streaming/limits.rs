@@ -1,7 +1,9 @@
 //! The bounds on streams of a server.
 
-/// Streams of one client at once, unless set.
-const STREAMS: usize = 16_384;
+use starling_endpoint::ProtocolConfig;
+
+/// Streams of one client at once, unless set: three quarters of the slots that its requests can have.
+const STREAMS: usize = 12_288;
 /// Bytes of one client's items that wait for handlers, unless set.
 const BYTES: usize = 64 << 20;
 
@@ -34,6 +36,18 @@ pub(crate) struct Holding {
 }
 
 impl StreamLimits {
+    /// The same, for a server with these settings of sessions. Each stream has a request held, which takes a
+    /// slot: streams must not take the last ones, for their next requests would find none.
+    pub(crate) fn within(self, protocol: &ProtocolConfig) -> Self {
+        let slots = protocol
+            .max_sessions_per_client
+            .saturating_mul(protocol.slots.into());
+        Self {
+            streams: self.streams.min((slots / 4).saturating_mul(3)),
+            ..self
+        }
+    }
+
     /// The window of one more stream of a client. None: it has as many as it may.
     pub(crate) fn admit(&self, client: &mut Holding) -> Option<u32> {
         if client.streams >= self.streams {
@@ -57,6 +71,15 @@ impl StreamLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn streams_leave_slots_for_their_next_requests() {
+        let mut protocol = ProtocolConfig::default();
+        let limits = StreamLimits::default();
+        assert_eq!(limits.within(&protocol).streams, STREAMS);
+        protocol.max_sessions_per_client = 2;
+        assert_eq!(limits.within(&protocol).streams, 12);
+    }
 
     #[test]
     fn windows_shrink_when_a_client_has_used_up_its_bytes_and_come_back() {
