@@ -1,13 +1,20 @@
 //! The server of `bench.Echo`.
 
-use starling::{Request, Status};
+use std::sync::Arc;
 
-use crate::api::bench::{Echo, EchoServer, Payload, PayloadMut};
+use bytes::Bytes;
+use starling::{NestedContext, OwnedRequest, Request, Status, StreamReceiver, StreamSender};
 
-/// Bytes of the response of `Sink`.
+use crate::api::bench::{Echo, EchoServer, Payload, PayloadMut, Wanted};
+
+/// Bytes of the responses of `Sink` and `Drain`.
 pub const SINK_RESPONSE_BYTES: usize = 32;
 
-/// `Call` answers with the request's bytes, `Sink` with [`SINK_RESPONSE_BYTES`] zeros.
+/// Bytes of the largest items of `Source`.
+pub const MAX_ITEM_BYTES: usize = 1 << 20;
+
+/// `Call` answers with the request's bytes, `Sink` with [`SINK_RESPONSE_BYTES`] zeros. `Exchange` sends items
+/// back, `Source` sends them, and `Drain` counts them.
 #[derive(Debug)]
 pub struct EchoService;
 
@@ -29,5 +36,92 @@ impl Echo for EchoService {
     fn sink(&self, _: Request<'_, Payload>, mut response: PayloadMut<'_>) -> Result<(), Status> {
         response.set_data(&[0; SINK_RESPONSE_BYTES]);
         Ok(())
+    }
+
+    async fn source(
+        self: Arc<Self>,
+        _: NestedContext,
+        request: OwnedRequest<Wanted>,
+        mut items: StreamSender<Payload>,
+    ) -> Result<(), Status> {
+        let wanted = request.message();
+        let bytes = wanted.bytes() as usize;
+        if bytes > MAX_ITEM_BYTES {
+            return Err(Status::invalid_argument(format!(
+                "an item has at most {MAX_ITEM_BYTES} bytes"
+            )));
+        }
+        let data = Bytes::from(vec![0; bytes]);
+        for _ in 0..wanted.items() {
+            let item = Payload::new().with_data_bytes(data.clone());
+            items.send(&item).await?;
+        }
+        Ok(())
+    }
+
+    async fn drain(
+        self: Arc<Self>,
+        _: NestedContext,
+        mut items: StreamReceiver<Payload>,
+    ) -> Result<Payload, Status> {
+        let mut count: u64 = 0;
+        while items.message().await?.is_some() {
+            count += 1;
+        }
+        let mut data = [0; SINK_RESPONSE_BYTES];
+        data[..8].copy_from_slice(&count.to_le_bytes());
+        Ok(Payload::new().with_data(&data))
+    }
+
+    async fn exchange(
+        self: Arc<Self>,
+        _: NestedContext,
+        mut items: StreamReceiver<Payload>,
+        mut back: StreamSender<Payload>,
+    ) -> Result<(), Status> {
+        while let Some(item) = items.message().await? {
+            back.send(&item.into_message()).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use starling::{Channel, Code, Server, block_on};
+
+    use super::*;
+    use crate::api::bench::EchoClient;
+
+    #[test]
+    fn streams_bring_take_and_return_items() {
+        let builder = Server::builder().bind("mem://sample-echo").unwrap();
+        let server = builder.add_service(server()).build().unwrap();
+        let server = server.spawn().unwrap();
+        let client = EchoClient::new(Channel::lazy(server.address()).unwrap());
+
+        let mut wanted = Wanted::new().with_items(3).with_bytes(40_000);
+        let items: Result<Vec<_>, _> = client.source(&wanted).blocking().collect();
+        let lengths = items.unwrap().into_iter().map(|item| item.message().data().len());
+        assert!(lengths.eq([40_000; 3]));
+        wanted.set_bytes(MAX_ITEM_BYTES as u32 + 1);
+        let refused = client.source(&wanted).wait().unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+
+        let mut drain = client.drain();
+        for _ in 0..5 {
+            drain.send_wait(&Payload::new()).unwrap();
+        }
+        let answer = drain.finish_wait().unwrap();
+        assert_eq!(answer.message().data()[..8], 5u64.to_le_bytes());
+
+        let (mut there, mut back) = client.exchange();
+        for data in [&[7; 100][..], &[]] {
+            there.send_wait(&Payload::new().with_data(data)).unwrap();
+            let item = block_on(back.message()).unwrap().unwrap();
+            assert_eq!(item.message().data(), data);
+        }
+        there.close();
+        assert!(back.wait().unwrap().is_none());
     }
 }
