@@ -6,6 +6,7 @@ use crate::channel;
 use crate::endpoint;
 use crate::floor::{cache_line, handover, memcpy, ring, tcp, udp};
 use crate::slo;
+use crate::streams;
 use crate::suite::{LARGE_BYTES, Suite, size_case};
 
 /// The benchmarks of a suite on this host, without those over a veth pair.
@@ -14,6 +15,7 @@ pub fn of(suite: Suite) -> Vec<Benchmark> {
     benchmarks.extend(match suite {
         Suite::Slo => slo::benchmarks(),
         Suite::Channel => channel::benchmarks(),
+        Suite::Streams => streams::benchmarks(),
         _ => endpoint::benchmarks(suite),
     });
     benchmarks
@@ -56,6 +58,7 @@ pub fn floors(suite: Suite) -> Vec<Benchmark> {
         | Suite::Dispatch
         | Suite::Slo
         | Suite::Interference
-        | Suite::Channel => vec![],
+        | Suite::Channel
+        | Suite::Streams => vec![],
     }
 }

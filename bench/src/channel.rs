@@ -21,7 +21,7 @@
 
 mod held;
 mod idle;
-mod server;
+pub(crate) mod server;
 mod slow;
 
 use std::sync::Arc;
@@ -38,10 +38,10 @@ use crate::device::{Device, failed};
 use crate::endpoint;
 use crate::error::BenchError;
 use crate::metric::Sample;
-use crate::process::{begin_client, begin_server};
+use crate::process::{RoleProcess, begin_client, begin_server};
 
 /// Names of the systems, in rows and errors.
-const CHANNEL: &str = "channel";
+pub(crate) const CHANNEL: &str = "channel";
 const LOCAL: &str = "local";
 const MUTEX: &str = "mutex";
 const ENDPOINT: &str = "endpoint";
@@ -90,7 +90,7 @@ fn on<I: Device>() -> Vec<Benchmark> {
     benchmarks
 }
 
-fn through_channel(
+pub(crate) fn through_channel(
     context: &Context,
     scheme: &'static str,
     callers: Callers,
@@ -101,14 +101,24 @@ fn through_channel(
         client: EchoClient::new(channel),
         scheme,
     };
+    by_callers(context, &server, callers, &stub)
+}
+
+/// What callers do with clones of a stub.
+pub(crate) fn by_callers<S: EchoStub>(
+    context: &Context,
+    server: &RoleProcess,
+    callers: Callers,
+    stub: &S,
+) -> Result<Sample, BenchError> {
     match callers {
-        Callers::Threads(count) => callers::measure(context, &server, |period| {
-            callers::threads(count, period, &stub)
+        Callers::Threads(count) => callers::measure(context, server, |period| {
+            callers::threads(count, period, stub)
         }),
         Callers::Tasks { flavor, count } => {
             let runtime = flavor.runtime()?;
-            callers::measure(context, &server, |period| {
-                callers::tasks(&runtime, count, period, &stub)
+            callers::measure(context, server, |period| {
+                callers::tasks(&runtime, count, period, stub)
             })
         }
     }
@@ -167,9 +177,9 @@ impl EchoStub for MutexStub {
 }
 
 #[derive(Clone)]
-struct ChannelStub {
-    client: EchoClient<Channel>,
-    scheme: &'static str,
+pub(crate) struct ChannelStub {
+    pub(crate) client: EchoClient<Channel>,
+    pub(crate) scheme: &'static str,
 }
 
 impl EchoStub for ChannelStub {
@@ -185,7 +195,7 @@ impl EchoStub for ChannelStub {
     }
 }
 
-fn request(number: u64) -> Payload {
+pub(crate) fn request(number: u64) -> Payload {
     let mut request = Payload::new();
     request.set_data(&small(number));
     request
@@ -193,7 +203,7 @@ fn request(number: u64) -> Payload {
 
 /// An error if an answer is not its request.
 #[inline]
-fn check(
+pub(crate) fn check(
     system: &'static str,
     scheme: &'static str,
     number: u64,

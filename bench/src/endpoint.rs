@@ -15,7 +15,7 @@ pub(crate) mod caller;
 mod dispatch;
 mod interference;
 mod load;
-mod memory;
+pub(crate) mod memory;
 mod server;
 mod settings;
 
@@ -131,7 +131,9 @@ pub(crate) fn on<I: Device>(suite: Suite) -> Vec<Benchmark> {
         }
         Suite::Breakdown => vec![breakdown::benchmark::<I>()],
         // Their benchmarks differ by more than the device.
-        Suite::Dispatch | Suite::Slo | Suite::Interference | Suite::Channel => vec![],
+        Suite::Dispatch | Suite::Slo | Suite::Interference | Suite::Channel | Suite::Streams => {
+            vec![]
+        }
     }
 }
 

@@ -34,7 +34,7 @@
 //! | [`process`], [`roles`], [`pin`] | servers and load generators as processes, and their cores |
 //! | [`floor`], [`placement`] | the least that an exchange costs; how far apart the cores are |
 //! | [`endpoint`], `device`, [`breakdown`], `slo` | benchmarks of Starling's endpoint |
-//! | `channel`, [`callers`] | benchmarks of what users take, and the threads and tasks that make its calls |
+//! | `channel`, [`streams`], [`callers`] | benchmarks of what users take, and the threads and tasks that make its calls |
 //! | [`kv`] | the load of the key-value demo: Zipf keys, YCSB workloads, the model that checks answers |
 //! | [`veth`] | benchmarks between two network namespaces |
 
@@ -58,6 +58,7 @@ pub mod row;
 pub mod runner;
 pub mod selection;
 mod slo;
+pub mod streams;
 pub mod suite;
 pub mod table;
 pub mod veth;

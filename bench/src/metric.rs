@@ -14,11 +14,11 @@ pub enum Metric {
     P99,
     /// 99.9th percentile of latency, ns.
     P999,
-    /// Calls per second.
+    /// Calls, or items of streams, per second.
     Rate,
     /// Processor time of client and server per call, ns; less is better.
     Cpu,
-    /// Payload bytes per second, in the direction of the requests.
+    /// Payload bytes per second, in the direction of the requests; of a server's stream, of its items.
     Throughput,
     /// Bytes of memory.
     Memory,

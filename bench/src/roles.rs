@@ -8,6 +8,7 @@ use crate::floor::{tcp, udp, xdp};
 use crate::kv::starling_roles;
 use crate::process::begin_server;
 use crate::slo;
+use crate::streams;
 
 /// Runs the process of a role that this package has, until its standard input ends. `None`: the
 /// role is not one of them.
@@ -21,6 +22,7 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
                 .or_else(|| endpoint::serve(role, arguments))
                 .or_else(|| slo::serve(role, arguments))
                 .or_else(|| channel::serve(role, arguments))
+                .or_else(|| streams::serve(role, arguments))
                 .or_else(|| starling_roles::serve(role, arguments));
         }
     };

@@ -41,11 +41,14 @@ pub enum Suite {
     /// What users take: the latency, rate and processor time of calls through a channel, with default
     /// settings, from plain threads and from tasks of tokio: see the module `channel`.
     Channel,
+    /// What streams of items take through a channel, with default settings, beside the same bytes in
+    /// unary calls: see [`crate::streams`].
+    Streams,
 }
 
 impl Suite {
     /// Every suite, in the order in which `all` runs them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Rtt,
         Self::Rate,
         Self::Large,
@@ -56,6 +59,7 @@ impl Suite {
         Self::Slo,
         Self::Interference,
         Self::Channel,
+        Self::Streams,
     ];
 
     /// Its name on the command line and in rows.
@@ -71,6 +75,7 @@ impl Suite {
             Self::Slo => "slo",
             Self::Interference => "interference",
             Self::Channel => "channel",
+            Self::Streams => "streams",
         }
     }
 
@@ -89,6 +94,7 @@ impl Suite {
             Self::Interference => "latency of short requests beside 1% that take 50 us",
             Self::Breakdown => "the time of a read of 100 bytes, stage by stage",
             Self::Channel => "32-byte calls as users make them, from threads and tasks",
+            Self::Streams => "streams of items each way, and the memory of an idle stream",
         }
     }
 }
@@ -134,7 +140,7 @@ mod tests {
         let error = "speed".parse::<Suite>().unwrap_err();
         assert!(
             error.contains(
-                "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference, channel"
+                "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference, channel, streams"
             ),
             "{error}"
         );

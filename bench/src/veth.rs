@@ -75,7 +75,8 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
         | Suite::Factors
         | Suite::Dispatch
         | Suite::Interference
-        | Suite::Channel => return vec![],
+        | Suite::Channel
+        | Suite::Streams => return vec![],
         Suite::Breakdown => {}
         Suite::Slo => benchmarks = slo::benchmarks_over_veth(),
     }

@@ -9,7 +9,7 @@ use crate::error::BenchError;
 use crate::process::announce;
 
 /// Role of the server; its arguments are the scheme, and perhaps [`SLOW`].
-pub(super) const ROLE: &str = "starling-channel";
+pub(crate) const ROLE: &str = "starling-channel";
 
 /// The argument of a server that also has slow calls.
 pub(super) const SLOW: &str = "slow";

@@ -43,14 +43,14 @@ const WARM_UP_SECONDS: f64 = 0.05;
 
 /// The process whose memory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     Client,
     Server,
 }
 
 impl Side {
     /// Its name in cases.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
             Self::Server => "server",
@@ -121,7 +121,7 @@ fn hold_on<I: Device>(wait: BusyWait, address: &str, sessions: usize) -> Result<
 }
 
 /// Anonymous memory of a process.
-fn anonymous_bytes(pid: u32) -> Result<u64, BenchError> {
+pub(crate) fn anonymous_bytes(pid: u32) -> Result<u64, BenchError> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(&path).map_err(BenchError::io(format!("reading {path}")))?;
     parse_anonymous(&text).ok_or_else(|| {

@@ -30,14 +30,14 @@ pub(crate) fn serve() -> Result<(), BenchError> {
 }
 
 /// What `#[tokio::main]` makes.
-fn usual_runtime() -> Result<Runtime, BenchError> {
+pub(crate) fn usual_runtime() -> Result<Runtime, BenchError> {
     Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(BenchError::io("starting a tokio runtime"))
 }
 
-fn measure(context: &Context, callers: Callers) -> Result<Sample, BenchError> {
+pub(crate) fn measure(context: &Context, callers: Callers) -> Result<Sample, BenchError> {
     let server = context.launcher.start(ROLE, &[])?;
     let runtime = match callers {
         Callers::Threads(_) => usual_runtime()?,

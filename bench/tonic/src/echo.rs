@@ -1,20 +1,22 @@
 //! The echo service over tonic: its server, and the measurements of latency and rate.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::stream::{self, Stream};
 use starling_bench::floor::SMALL_BYTES;
 use starling_bench::latency::Latencies;
 use starling_bench::{BenchError, Context, Metric, Sample};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tonic::transport::{Channel, Server};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
-use crate::api::bench::Payload;
 use crate::api::bench::echo_client::EchoClient;
 use crate::api::bench::echo_server::{Echo, EchoServer};
+use crate::api::bench::{Payload, Wanted};
 use crate::{SYSTEM, connect, failed, runtime, serve_on_loopback_in};
 
 /// Role of the server.
@@ -26,6 +28,9 @@ const IN_FLIGHT: usize = 128;
 
 struct Service;
 
+/// A stream of responses whose items are there before they are asked for.
+type Items = Pin<Box<dyn Stream<Item = Result<Payload, Status>> + Send>>;
+
 #[tonic::async_trait]
 impl Echo for Service {
     async fn call(&self, request: Request<Payload>) -> Result<Response<Payload>, Status> {
@@ -35,6 +40,38 @@ impl Echo for Service {
     async fn sink(&self, _: Request<Payload>) -> Result<Response<Payload>, Status> {
         let data = vec![0; SMALL_BYTES];
         Ok(Response::new(Payload { data }))
+    }
+
+    type SourceStream = Items;
+
+    async fn source(&self, request: Request<Wanted>) -> Result<Response<Items>, Status> {
+        let wanted = request.into_inner();
+        let data = vec![0; wanted.bytes as usize];
+        let items = (0..wanted.items).map(move |_| Ok(Payload { data: data.clone() }));
+        Ok(Response::new(Box::pin(stream::iter(items))))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<Streaming<Payload>>,
+    ) -> Result<Response<Payload>, Status> {
+        let mut items = request.into_inner();
+        let mut count: u64 = 0;
+        while items.message().await?.is_some() {
+            count += 1;
+        }
+        let mut data = vec![0; SMALL_BYTES];
+        data[..8].copy_from_slice(&count.to_le_bytes());
+        Ok(Response::new(Payload { data }))
+    }
+
+    type ExchangeStream = Streaming<Payload>;
+
+    async fn exchange(
+        &self,
+        request: Request<Streaming<Payload>>,
+    ) -> Result<Response<Streaming<Payload>>, Status> {
+        Ok(Response::new(request.into_inner()))
     }
 }
 
@@ -53,13 +90,19 @@ pub(crate) fn serve_in(runtime: &Runtime) -> Result<(), BenchError> {
 
 /// Makes one call with `number` in its request, and fails unless the response has the same number.
 pub(crate) async fn call(client: &mut EchoClient<Channel>, number: u64) -> Result<(), BenchError> {
+    let answer = client.call(request(number)).await.map_err(failed)?;
+    check(number, &answer.into_inner())
+}
+
+/// A small message that begins with a number.
+pub(crate) fn request(number: u64) -> Payload {
     let mut data = vec![0; SMALL_BYTES];
     data[..8].copy_from_slice(&number.to_le_bytes());
-    let answer = client
-        .call(Payload { data })
-        .await
-        .map_err(failed)?
-        .into_inner();
+    Payload { data }
+}
+
+/// An error if an answer does not begin with this number.
+pub(crate) fn check(number: u64, answer: &Payload) -> Result<(), BenchError> {
     if answer.data.len() != SMALL_BYTES || answer.data[..8] != number.to_le_bytes() {
         return Err(BenchError::WrongEcho {
             scheme: "grpc",

@@ -1,5 +1,5 @@
 //! The benchmarks' gRPC baseline: the services of the benchmarks over tonic, with the settings that
-//! make tonic fastest on one core for each side. The suite `channel` has it as users take it.
+//! make tonic fastest on one core for each side. The suites `channel` and `streams` have it as users take it.
 //!
 //! - Each side has a tokio runtime of one thread, pinned to its core. More threads would compete for
 //!   that core.
@@ -9,6 +9,7 @@
 mod channel;
 mod echo;
 mod kv;
+mod streams;
 
 use std::error::Error;
 use std::future::Future;
@@ -31,6 +32,7 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
         Suite::Rtt => vec![Benchmark::new("grpc", SYSTEM, "", echo::latencies)],
         Suite::Rate => vec![Benchmark::new("grpc", SYSTEM, "", echo::rate)],
         Suite::Channel => channel::benchmarks(),
+        Suite::Streams => streams::benchmarks(),
         Suite::Large
         | Suite::Sessions
         | Suite::Factors

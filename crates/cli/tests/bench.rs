@@ -50,6 +50,9 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("channel", "endpoint", "udp"),
     ("channel", "endpoint", "shm"),
     ("channel", "tonic", "grpc"),
+    ("streams", "channel", "udp"),
+    ("streams", "channel", "shm"),
+    ("streams", "tonic", "grpc"),
     ("slo", "ideal", "model"),
     ("slo", "starling", "udp"),
     ("slo", "starling", "shm"),
@@ -63,7 +66,7 @@ fn every_suite_runs_and_prints_rows_with_the_documented_keys() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout)
     };
-    let quick = "rtt rate large sessions factors breakdown dispatch interference channel";
+    let quick = "rtt rate large sessions factors breakdown dispatch interference channel streams";
     let quick: Vec<&str> = quick.split(' ').collect();
     // The other cases of `slo` work in the same way and take minutes.
     let some = ["ideal", "starling/shm/gev", "starling/udp/fixed/1x16"];
@@ -127,6 +130,7 @@ fn the_list_names_every_benchmark() {
         "starling/shm off=timely_bypass",
         "channel/udp current-thread tasks=1024",
         "tonic/grpc multi-thread tasks=128",
+        "channel/shm idle-streams=10000 server",
     ] {
         assert!(list.contains(name), "{name} is not in\n{list}");
     }
@@ -268,7 +272,7 @@ fn a_wrong_command_line_is_status_2_and_lists_the_suites() {
     let output = starling(&["bench", "speed"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains(
-        "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference, channel"
+        "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference, channel, streams"
     ));
     assert_eq!(starling(&["bench"]).status.code(), Some(2));
     assert_eq!(

@@ -102,7 +102,10 @@ mod tests {
 
         let mut wanted = Wanted::new().with_items(3).with_bytes(40_000);
         let items: Result<Vec<_>, _> = client.source(&wanted).blocking().collect();
-        let lengths = items.unwrap().into_iter().map(|item| item.message().data().len());
+        let lengths = items
+            .unwrap()
+            .into_iter()
+            .map(|item| item.message().data().len());
         assert!(lengths.eq([40_000; 3]));
         wanted.set_bytes(MAX_ITEM_BYTES as u32 + 1);
         let refused = client.source(&wanted).wait().unwrap_err();
