@@ -285,12 +285,11 @@ async fn send_items(
     begun: Instant,
     period: Duration,
 ) -> Result<(u64, Vec<u8>), BenchError> {
-    let data = Bytes::from(vec![0; SMALL_BYTES]);
     let mut drain = client.drain();
     let mut sent = 0;
     while sent == 0 || begun.elapsed() < period {
         for _ in 0..TURNS {
-            let item = Payload::new().with_data_bytes(data.clone());
+            let item = Payload::new().with_data(&[0; SMALL_BYTES]);
             drain.send(&item).await.map_err(failed)?;
         }
         sent += TURNS;

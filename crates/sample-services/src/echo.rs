@@ -13,6 +13,9 @@ pub const SINK_RESPONSE_BYTES: usize = 32;
 /// Bytes of the largest items of `Source`.
 pub const MAX_ITEM_BYTES: usize = 1 << 20;
 
+/// Items with fewer bytes are copied into their message.
+const SHARED_BYTES: usize = 4 << 10;
+
 /// `Call` answers with the request's bytes, `Sink` with [`SINK_RESPONSE_BYTES`] zeros. `Exchange` sends items
 /// back, `Source` sends them, and `Drain` counts them.
 #[derive(Debug)]
@@ -53,7 +56,11 @@ impl Echo for EchoService {
         }
         let data = Bytes::from(vec![0; bytes]);
         for _ in 0..wanted.items() {
-            let item = Payload::new().with_data_bytes(data.clone());
+            // Bytes by reference end the bundle that their item is in, which only large ones are worth.
+            let item = match bytes < SHARED_BYTES {
+                true => Payload::new().with_data(&data),
+                false => Payload::new().with_data_bytes(data.clone()),
+            };
             items.send(&item).await?;
         }
         Ok(())
