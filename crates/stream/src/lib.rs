@@ -53,6 +53,9 @@ const FIRST_WINDOW: u32 = 64 << 10;
 /// Small items are bundled up to so many bytes.
 const BUNDLE_BYTES: usize = 64 << 10;
 
+/// A part of an item that is held by reference ends its bundle. A smaller one is copied instead.
+const SMALL_TAIL: usize = 8 << 10;
+
 /// A message with items counts as so many bytes more than they have, for what it costs its receiver.
 const MESSAGE_BYTES: usize = 64;
 

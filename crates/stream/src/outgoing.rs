@@ -5,7 +5,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::{BUNDLE_BYTES, FIRST_WINDOW, MESSAGE_BYTES, Violation, item};
+use crate::{BUNDLE_BYTES, FIRST_WINDOW, MESSAGE_BYTES, SMALL_TAIL, Violation, item};
 
 /// The body of a message: items behind room for a call header.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -94,7 +94,10 @@ impl Outgoing {
             }
         };
         item::put(&mut bundle.head, head, tail);
-        bundle.tail = tail.cloned();
+        match tail {
+            Some(tail) if tail.len() < SMALL_TAIL => bundle.head.extend_from_slice(tail),
+            _ => bundle.tail = tail.cloned(),
+        }
         self.waiting_bytes += len;
     }
 

@@ -58,7 +58,7 @@ impl Flow {
             let mut head = item(self.sent, self.largest);
             self.sent += 1;
             // A part of some items is held by reference.
-            let tail = (head.len() > 2000).then(|| Bytes::from(head.split_off(1000)));
+            let tail = (head.len() > 500).then(|| Bytes::from(head.split_off(300)));
             (head, tail)
         })
     }

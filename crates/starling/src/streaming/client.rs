@@ -172,6 +172,15 @@ impl ClientEnd {
         loop {
             let mut state = self.state.lock();
             let Some(request) = state.stream.poll_request() else {
+                // What has left makes room.
+                let writer = match any && state.stream.may_push() {
+                    true => state.writer.take(),
+                    false => None,
+                };
+                drop(state);
+                if let Some(writer) = writer {
+                    writer.wake();
+                }
                 return any;
             };
             let handle = CallHandle(Arc::new(CallCell::of_stream(&this)));

@@ -146,9 +146,17 @@ impl ServerEnd {
             answers.push(answer);
         }
         let is_over = state.stream.is_over();
+        // What has left makes room.
+        let writer = match state.stream.may_push() {
+            true => state.writer.take(),
+            false => None,
+        };
         drop(state);
         for answer in answers {
             respond(&self.local, answer);
+        }
+        if let Some(writer) = writer {
+            writer.wake();
         }
         if is_over && let Some(table) = self.table.upgrade() {
             table.remove(self.key, self.this.as_ptr());

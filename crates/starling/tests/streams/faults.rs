@@ -7,7 +7,7 @@ use std::time::Duration;
 use starling::{CallOptions, Channel, Code, Status, block_on};
 use starling_test_protos::streams::StreamsClient;
 
-use crate::common::{any_addresses, impatient, wait_until};
+use crate::common::{LONG, any_addresses, impatient, wait_until};
 use crate::service::{Counts, builder, end, number, range, serve};
 
 fn wait_for_idle(counts: &Arc<Counts>) {
@@ -140,6 +140,25 @@ fn a_slow_reader_holds_up_its_sender_and_nobody_else() {
         assert!(pushed >= 64, "{pushed} messages were sent");
         end(server);
     }
+}
+
+/// A sender that waits for room goes on when what it has sent leaves, whatever else happens: here nothing
+/// else does, because the handler has read everything, and the client sends nothing more.
+#[test]
+fn a_handler_that_waits_for_room_goes_on_when_there_is_some() {
+    let (server, _counts, client) = serve("mem://streams-room");
+    let options = CallOptions::with_timeout(LONG).stream_window(10_000);
+    for count in 60..200 {
+        let (mut there, mut back) = client.echo_with(&options);
+        for value in 0..count {
+            there.send_wait(&number(value, 1_000)).expect("room");
+        }
+        for value in 0..count {
+            let echo = back.wait().expect("no end").expect("an echo");
+            assert_eq!(echo.message().value(), value);
+        }
+    }
+    end(server);
 }
 
 #[test]
