@@ -15,6 +15,7 @@
 //! | [`fair`] | sessions that want the same get the same |
 //! | [`frames`](frames()) | a device reads frames as they were sent, and takes no damaged one |
 //! | [`Queues`], [`no_overflow`] | the protocol's queues have bounds, and a receive queue never fills without a fault |
+//! | [`Streams`] | items of a stream come in order, each once; both ends of it end, in time |
 //! | [`Leftovers`] | after the last close nothing is left |
 
 mod at_most_once;
@@ -26,6 +27,7 @@ mod fair;
 mod frames;
 mod leftovers;
 mod queues;
+mod streams;
 
 use std::any::Any;
 use std::fmt;
@@ -38,6 +40,7 @@ pub use fair::{fair, jain};
 pub use frames::frames;
 pub use leftovers::Leftovers;
 pub use queues::{Queues, no_overflow};
+pub use streams::{Flow, StreamBounds, StreamId, Streams};
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,7 +24,8 @@ mod simulation;
 
 pub use failure::Failure;
 pub use plan::{
-    CallPlan, ChannelPlan, HostFault, HostFaultKind, InjectedDatagram, RunPlan, Runs, Subset,
+    CallPlan, ChannelPlan, FlowPlan, HandlerReads, HostFault, HostFaultKind, InjectedDatagram,
+    RunPlan, Runs, StreamPlan, Subset,
 };
 pub use planted_bug::PlantedBug;
 pub use protocols::Outcomes;

@@ -1,11 +1,14 @@
 //! The hunt: thousands of random runs of the session protocol, with checkers on each.
 //!
 //! For each failing seed the test prints the command that replays it. `STARLING_SEEDS=n` sets how
-//! many seeds the fixed set has, `STARLING_FRESH_SEEDS=n` how many are drawn afresh.
+//! many seeds the fixed set has, `STARLING_FRESH_SEEDS=n` how many are drawn afresh. With
+//! `STARLING_ONLY_STREAMS=1` only those of them run that have streams.
 
 use std::hash::{BuildHasher, RandomState};
 
-use starling_sim::harness::{Failure, PlantedBug, Report, RunPlan, run, run_with_bug, shrink};
+use starling_sim::harness::{
+    Failure, Outcomes, PlantedBug, Report, RunPlan, run, run_with_bug, shrink,
+};
 
 /// Seeds of the fixed set.
 const FIXED_SEEDS: u64 = 3_000;
@@ -26,17 +29,34 @@ fn run_seed(seed: u64) -> Result<Report, Box<Failure>> {
     run(&RunPlan::from_seed(seed))
 }
 
+/// Whether only runs with streams are made.
+fn only_streams() -> bool {
+    std::env::var_os("STARLING_ONLY_STREAMS").is_some()
+}
+
 /// Runs all seeds and fails at the end, with every failing seed named and the first one shrunk.
 fn hunt(seeds: impl Iterator<Item = u64>) {
-    let mut answered = 0;
+    let mut sum = Outcomes::default();
+    let (mut runs, mut stream_runs) = (0, 0);
     let mut failures = Vec::new();
     for seed in seeds {
-        match run_seed(seed) {
-            Ok(report) => answered += report.outcomes.answered,
+        let plan = RunPlan::from_seed(seed);
+        if plan.streams.is_empty() && only_streams() {
+            continue;
+        }
+        runs += 1;
+        stream_runs += u64::from(!plan.streams.is_empty());
+        match run(&plan) {
+            Ok(Report { outcomes, .. }) => {
+                sum.answered += outcomes.answered;
+                sum.streams_ended += outcomes.streams_ended;
+                sum.streams_failed += outcomes.streams_failed;
+                sum.items += outcomes.items;
+            }
             Err(failure) => failures.push(failure),
         }
     }
-    println!("{answered} calls were answered");
+    println!("{runs} runs, {stream_runs} of them with streams: {sum:?}");
     let Some(first) = failures.first() else {
         return;
     };

@@ -98,6 +98,13 @@ pub fn check_response(expected: Expected, bytes: &[u8]) -> Result<(), Violation>
     }
 }
 
+/// The item of a stream that `seed` stands for.
+pub fn item(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    stream(seed, &mut bytes);
+    bytes
+}
+
 /// Whether requests of this key can be told apart.
 pub fn is_unique(key: u64) -> bool {
     key & SHORT == 0

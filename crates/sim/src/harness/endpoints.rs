@@ -1,6 +1,6 @@
 //! Random runs of whole endpoints: the event loop that ships, with handlers inline, in workers and
-//! deferred, calls with deadlines, cancellation, and endpoints that drain, under the faults that
-//! the protocol's own runs have.
+//! deferred, calls with deadlines, streams, cancellation, and endpoints that drain, under the faults
+//! that the protocol's own runs have.
 //!
 //! The checkers hold endpoints to the promises to users: a handler runs at most once and not after
 //! its deadline; every call ends once and in time, with a reason if it fails; answers are right; an
@@ -75,11 +75,14 @@ impl HostSet for Endpoints {
     }
 
     fn check_overdue(&self, now_ns: u64) -> Result<(), Violation> {
-        self.records.lock().calls.check(now_ns)
+        let records = self.records.lock();
+        records.calls.check(now_ns)?;
+        records.streams.check(now_ns)
     }
 
     fn open_calls(&self) -> usize {
-        self.records.lock().calls.open_count()
+        let records = self.records.lock();
+        records.calls.open_count() + records.streams.open_count()
     }
 
     fn outcomes(&self) -> Result<Outcomes, Violation> {

@@ -1,6 +1,6 @@
 //! The hosts of a random run, as the run drives them.
 
-use super::{CallPlan, Outcomes};
+use super::{CallPlan, Outcomes, StreamPlan};
 use crate::check::{Leftovers, Violation};
 use crate::fabric::HostId;
 
@@ -9,6 +9,8 @@ use crate::fabric::HostId;
 pub(super) enum PlannedTask {
     /// Issues a call.
     Call(CallPlan),
+    /// Begins a stream. Only with whole endpoints.
+    Stream(StreamPlan),
     /// Closes a channel's session.
     Close(usize),
     /// Probes a channel with a short call.
@@ -63,6 +65,12 @@ pub(super) trait HostSet {
             .plan_task(plan.at_ns, PlannedTask::Call(plan));
     }
 
+    /// `host` is to begin a stream when its plan says so.
+    fn stream(&mut self, host: HostId, plan: StreamPlan) {
+        self.host(host)
+            .plan_task(plan.at_ns, PlannedTask::Stream(plan));
+    }
+
     /// `host` is to close its end of a channel.
     fn close(&mut self, host: HostId, channel: usize, at_ns: u64) {
         self.host(host)
@@ -97,7 +105,7 @@ pub(super) trait HostSet {
     /// Whether no call is overdue.
     fn check_overdue(&self, now_ns: u64) -> Result<(), Violation>;
 
-    /// Calls that have not ended.
+    /// Calls and streams that have not ended.
     fn open_calls(&self) -> usize;
 
     /// Whether every probe has ended.

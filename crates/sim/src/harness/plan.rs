@@ -5,6 +5,7 @@
 mod base_draw;
 mod coverage;
 mod endpoint_draw;
+mod stream_draw;
 mod subset;
 mod topology_draw;
 
@@ -17,6 +18,7 @@ use crate::check::content::{self, Expected};
 use crate::fabric::{Fabric, FabricConfig, Fault, HostId, Rule};
 use crate::net::{NodeId, Outage, SwitchConfig};
 
+pub use stream_draw::{FlowPlan, HandlerReads, StreamPlan};
 pub use subset::Subset;
 
 /// A switch's buffer that all messages of a run together do not fill.
@@ -184,6 +186,8 @@ pub struct RunPlan {
     pub channels: Vec<ChannelPlan>,
     /// The calls, by time.
     pub calls: Vec<CallPlan>,
+    /// The streams, by time. Only with whole endpoints.
+    pub streams: Vec<StreamPlan>,
     /// Faults of the network. All end by `heal_ns`.
     pub rules: Vec<Rule>,
     /// Faults of hosts. All end by `heal_ns`.
@@ -243,6 +247,7 @@ impl RunPlan {
             hosts: vec![config; hosts],
             channels: Vec::new(),
             calls: Vec::new(),
+            streams: Vec::new(),
             rules: Vec::new(),
             host_faults: Vec::new(),
             outages: Vec::new(),
@@ -357,12 +362,16 @@ impl RunPlan {
             .iter()
             .map(|call| u64::from(call.request_len) + u64::from(call.response_len))
             .sum();
+        let bytes = bytes + self.streams.iter().map(StreamPlan::bytes).sum::<u64>();
+        let calls = self.calls.len() as u64;
+        let calls = calls + self.streams.iter().map(StreamPlan::most_calls).sum::<u64>();
+        // A call may have to wait for a stream's request to make room.
+        let users_ns: u64 = self.streams.iter().map(StreamPlan::users_ns).sum();
         // Assumes 10 Mb/s, and one retransmission timeout for every call.
-        let transfer_ns =
-            bytes * 800 + self.calls.len() as u64 * slowest(|config| config.rto_max_ns);
+        let transfer_ns = bytes * 800 + calls * slowest(|config| config.rto_max_ns);
         // With a single credit, each packet of a message takes a round trip.
         let data = self.fabric.max_datagram as u64 - 32;
-        let packets = bytes / data + 2 * self.calls.len() as u64;
+        let packets = bytes / data + 2 * calls;
         let hops = match self.fabric.topology.switches.len() {
             0 => 1,
             1 => 2,
@@ -372,7 +381,7 @@ impl RunPlan {
         let round_trip_ns = 2 * (way_ns + 2 * US);
         // `way_ns` counts the mean wait for a turn. A quarter more covers longer waits.
         let transfer_ns = transfer_ns + packets * round_trip_ns / 4 * 5;
-        let bound_ns = 4 * detection_ns + 2 * handlers_ns + transfer_ns + 100 * MS;
+        let bound_ns = 4 * detection_ns + 2 * handlers_ns + users_ns + transfer_ns + 100 * MS;
         // A call that waits for another one may take as long again.
         let nests = self.calls.iter().any(|call| call.via.is_some());
         bound_ns * (1 + u64::from(nests))
@@ -456,6 +465,9 @@ impl fmt::Display for RunPlan {
         }
         if self.calls.len() > SHOWN {
             writeln!(f, "  and {} more calls", self.calls.len() - SHOWN)?;
+        }
+        for stream in &self.streams {
+            writeln!(f, "  {stream:?}")?;
         }
         Ok(())
     }

@@ -34,11 +34,19 @@ pub enum PlantedBug {
     ForgottenDeadline,
     /// A device takes frames whose UDP checksum is wrong.
     ChecksumIgnored,
+    /// A message of a stream brings its items twice.
+    StreamItemTwice,
+    /// Two items of a stream change places.
+    StreamItemsSwapped,
+    /// A stream's last response does not say that it is the last.
+    StreamEndForgotten,
+    /// A server's stream goes on when a request that it holds is cancelled.
+    StreamCancelIgnored,
 }
 
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::HandlerTwice,
         Self::ClaimIgnored,
         Self::LostRetransmission,
@@ -51,6 +59,10 @@ impl PlantedBug {
         Self::DoubleFailure,
         Self::ForgottenDeadline,
         Self::ChecksumIgnored,
+        Self::StreamItemTwice,
+        Self::StreamItemsSwapped,
+        Self::StreamEndForgotten,
+        Self::StreamCancelIgnored,
     ];
 
     /// Its name on the command line.
@@ -68,6 +80,10 @@ impl PlantedBug {
             Self::DoubleFailure => "double-failure",
             Self::ForgottenDeadline => "forgotten-deadline",
             Self::ChecksumIgnored => "checksum-ignored",
+            Self::StreamItemTwice => "stream-item-twice",
+            Self::StreamItemsSwapped => "stream-items-swapped",
+            Self::StreamEndForgotten => "stream-end-forgotten",
+            Self::StreamCancelIgnored => "stream-cancel-ignored",
         }
     }
 
@@ -75,7 +91,7 @@ impl PlantedBug {
     pub fn caught_by(self) -> &'static str {
         match self {
             Self::HandlerTwice | Self::ClaimIgnored => "at most once",
-            Self::LostRetransmission => "no failure without a cause",
+            Self::LostRetransmission | Self::StreamEndForgotten => "no failure without a cause",
             Self::DoubleFailure | Self::ForgottenDeadline => "every call ends",
             Self::LeakedBuffer => "buffers",
             Self::ExchangedResponse | Self::TruncatedResponse => "content",
@@ -83,6 +99,8 @@ impl PlantedBug {
             Self::LeakedSession => "nothing remains",
             Self::SilentEnd => "nothing stays stuck",
             Self::ChecksumIgnored => "frames",
+            Self::StreamItemTwice | Self::StreamItemsSwapped => "streams",
+            Self::StreamCancelIgnored => "every stream ends",
         }
     }
 }

@@ -123,6 +123,10 @@ impl<'a, P: HostSet> Simulation<'a, P> {
             let client = self.plan.channels[call.channel].client;
             self.host_set.call(client, call.clone());
         }
+        for stream in &self.plan.streams {
+            let client = self.plan.channels[stream.channel].client;
+            self.host_set.stream(client, stream.clone());
+        }
         for (index, channel) in self.plan.channels.iter().enumerate() {
             if let Some(at_ns) = channel.close_at_ns {
                 self.host_set.close(channel.client, index, at_ns);

@@ -1,7 +1,9 @@
 //! The call records of a run with whole endpoints: the results that users saw, and the results that
 //! the promises allow.
 
-use std::collections::HashMap;
+mod streams;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -10,8 +12,9 @@ use starling_endpoint::{Code, Status};
 use super::super::plan::ResponseLimits;
 use super::super::{HostFaultKind, Outcomes, PlantedBug, RunPlan};
 use crate::check::content::{self, Expected};
-use crate::check::{AtMostOnce, Calls, Tag, Violation};
+use crate::check::{AtMostOnce, Calls, StreamId, Streams, Tag, Violation};
 use crate::fabric::{HostId, SharedFabric};
+use streams::StreamRecord;
 
 /// A call with a deadline ends at most this long after it, if its host suffers no fault, ns.
 const SLACK_NS: u64 = 20_000_000;
@@ -37,12 +40,18 @@ pub(super) struct CallRecords {
     pub(super) outcomes: Outcomes,
     pub(super) calls: Calls,
     executions: AtMostOnce,
+    pub(super) streams: Streams,
+    stream_records: BTreeMap<StreamId, StreamRecord>,
+    /// The calls of streams, with the hosts that made them.
+    stream_calls: BTreeMap<Tag, HostId>,
     open: HashMap<Tag, Open>,
     /// The channels that handlers of requests, by key, call on before they answer.
     relays: HashMap<u64, usize>,
     next_tag: Tag,
     heal_ns: u64,
     bound_ns: u64,
+    /// See [`RunPlan::forgetting_ns`].
+    forgetting_ns: u64,
     most: ResponseLimits,
     distrusts_content: bool,
     /// No call without a deadline has a reason to fail.
@@ -79,11 +88,15 @@ impl CallRecords {
             outcomes: Outcomes::default(),
             calls: Calls::default(),
             executions: AtMostOnce::default(),
+            streams: Streams::default(),
+            stream_records: BTreeMap::new(),
+            stream_calls: BTreeMap::new(),
             open: HashMap::new(),
             relays: HashMap::new(),
             next_tag: 1,
             heal_ns: plan.heal_ns,
             bound_ns: plan.bound_ns(),
+            forgetting_ns: plan.forgetting_ns(),
             most: plan.most(),
             distrusts_content: plan.corrupts(),
             survivable: plan.is_survivable(),
@@ -290,6 +303,7 @@ impl CallRecords {
         for open in self.open.values_mut().filter(of) {
             open.given_up = true;
         }
+        self.close_streams(host, channel);
     }
 
     /// The caller died.
@@ -302,6 +316,7 @@ impl CallRecords {
             }
             open.host != host
         });
+        self.abandon_streams(host);
     }
 
     fn end(&mut self, tag: Tag) -> Result<Open, Violation> {

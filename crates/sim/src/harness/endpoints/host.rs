@@ -5,6 +5,10 @@
 //!         Endpoint::wait, if nothing was done ─▶ next turn: a task, the endpoint's own time
 //! ```
 
+mod client_streams;
+mod server_streams;
+mod stream_user;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
@@ -25,6 +29,10 @@ use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::rng::Rng;
 
+pub(super) use client_streams::ClientEnd;
+pub(super) use server_streams::ServerEnd;
+use stream_user::StreamTask;
+
 /// A turn of a host that is never idle takes this long.
 const MIN_TURN_NS: u64 = 2 * US;
 /// Idle turns without sleep after which an endpoint counts as spinning.
@@ -41,6 +49,10 @@ pub(super) enum Task {
     Cancel(Tag),
     /// Answers a request that was deferred.
     Complete(Deferred),
+    /// The user of a stream acts.
+    Stream(StreamTask),
+    /// Streams whose clients are gone end.
+    Sweep,
     /// The endpoint begins to shut down.
     Drain,
 }
@@ -127,12 +139,16 @@ impl Host {
 
     /// The process dies, and its open calls with it.
     pub(super) fn crash(&mut self) {
-        if self.process.take().is_none() {
+        let Some(process) = self.process.take() else {
             return;
-        }
+        };
         self.records.lock().record(self.id, "crashes", 0, 0);
+        for &id in process.server_streams.keys() {
+            self.records.lock().streams.server_over(id);
+        }
+        drop(process);
         self.schedule
-            .retain(|_, task| !matches!(task, Task::Complete(_) | Task::Drain));
+            .retain(|_, task| matches!(task, Task::Planned(_) | Task::Cancel(_)));
         self.fabric.lock().crash(self.id);
         self.records.lock().abandon(self.id);
     }
@@ -170,6 +186,7 @@ impl Host {
         let turn = self.process().endpoint.poll();
         let turn = turn.expect("the device has no errors");
         self.handle_events(now_ns)?;
+        self.end_cancelled_streams()?;
         let work = Work {
             rx_frames: turn.requests + turn.responses,
             handlers: turn.requests + turn.completions,
@@ -279,6 +296,10 @@ impl Host {
                     let at_ns = now_ns + u64::from(deferred.expected.delay_us) * US;
                     self.plan(at_ns, Task::Complete(deferred));
                 }
+                HandlerEvent::StreamRequest(request) => self.stream_request(request, now_ns)?,
+                HandlerEvent::StreamResponse { tag, result } => {
+                    self.stream_response(tag, result, now_ns)?;
+                }
             }
         }
         Ok(())
@@ -316,6 +337,12 @@ impl Host {
     fn work(&mut self, task: Task, now_ns: u64) -> Result<(), Violation> {
         match task {
             Task::Planned(PlannedTask::Call(plan)) => self.call(&plan, None, now_ns).map(|_| ()),
+            Task::Planned(PlannedTask::Stream(plan)) => {
+                self.begin_stream(plan, now_ns);
+                Ok(())
+            }
+            Task::Stream(task) => self.act(task, now_ns),
+            Task::Sweep => self.sweep_streams(now_ns),
             Task::Planned(PlannedTask::Probe { channel, attempt }) => {
                 let probe = Some(attempt);
                 self.call(&CallPlan::short(now_ns, channel), probe, now_ns)
@@ -520,6 +547,13 @@ impl PlannedHost for Host {
         let endpoint = self.process.as_ref().map(|process| &process.endpoint);
         let protocol = endpoint.map(|it| (it.protocol(), it.io().peer_count()));
         let mut leftovers = Leftovers::of(self.id.0, protocol);
+        if let Some(process) = &self.process {
+            let (clients, servers) = (process.client_streams.len(), process.server_streams.len());
+            (leftovers.counts).push(("clients' ends of streams", clients as u64));
+            (leftovers.counts).push(("servers' ends of streams", servers as u64));
+            let calls = process.stream_calls.len() as u64;
+            leftovers.counts.push(("calls of streams", calls));
+        }
         if let Some(endpoint) = endpoint {
             let calls = endpoint.calls_outstanding() as u64;
             leftovers.counts.push(("calls", calls));

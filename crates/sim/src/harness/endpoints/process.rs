@@ -3,16 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use starling_endpoint::{
     CallError, CallId, CallOptions, ContinuationId, DeferredReply, Endpoint, EndpointConfig,
-    Handler, MethodId, Msgbuf, Secrets, SessionId, WorkerHandler,
+    Handler, MethodId, Msgbuf, Secrets, SessionId, Status, StreamPosition, WorkerHandler,
 };
+use starling_io::PeerId;
+use starling_stream::StreamResponse;
 
 use super::super::US;
 use super::call_records::SharedCallRecords;
+use super::host::{ClientEnd, ServerEnd};
 use crate::check::content::{self, Expected};
-use crate::check::{Queues, Tag};
+use crate::check::{Queues, StreamId, Tag};
 use crate::fabric::{HostId, SharedFabric};
 use crate::io::{SimClock, SimIo};
 use crate::workers::Workers;
@@ -20,6 +24,7 @@ use crate::workers::Workers;
 pub(super) const INLINE: MethodId = MethodId(1);
 pub(super) const WORKER: MethodId = MethodId(2);
 pub(super) const DEFERRED: MethodId = MethodId(3);
+pub(super) const STREAM: MethodId = MethodId(4);
 
 /// The longest time of an inline handler.
 const MAX_INLINE_US: u32 = 50;
@@ -43,6 +48,21 @@ pub(super) enum HandlerEvent {
         /// It is answered when a call on this channel has ended.
         via: Option<usize>,
     },
+    /// A request of a stream.
+    StreamRequest(StreamRequest),
+    /// A call of a stream has ended.
+    StreamResponse {
+        tag: Tag,
+        result: Result<StreamResponse, Status>,
+    },
+}
+
+/// A request of a stream that has arrived.
+pub(super) struct StreamRequest {
+    pub(super) peer: PeerId,
+    pub(super) position: StreamPosition,
+    pub(super) body: Bytes,
+    pub(super) reply: DeferredReply,
 }
 
 pub(super) type HandlerEvents = Arc<Mutex<Vec<HandlerEvent>>>;
@@ -51,6 +71,7 @@ pub(super) type HandlerEvents = Arc<Mutex<Vec<HandlerEvent>>>;
 pub(super) struct Process {
     pub(super) endpoint: SimEndpoint,
     continuation: ContinuationId,
+    pub(super) stream_continuation: ContinuationId,
     pub(super) workers: Workers,
     pub(super) handler_events: HandlerEvents,
     pub(super) sessions: BTreeMap<usize, SessionId>,
@@ -60,6 +81,12 @@ pub(super) struct Process {
     pub(super) calls: BTreeMap<Tag, CallId>,
     pub(super) probes: BTreeMap<Tag, (usize, u32)>,
     pub(super) relays: BTreeMap<Tag, Deferred>,
+    pub(super) client_streams: BTreeMap<StreamId, ClientEnd>,
+    /// The streams that calls belong to.
+    pub(super) stream_calls: BTreeMap<Tag, StreamId>,
+    pub(super) server_streams: BTreeMap<StreamId, ServerEnd>,
+    /// The server's streams are swept.
+    pub(super) is_swept: bool,
 }
 
 impl Process {
@@ -81,9 +108,12 @@ impl Process {
         register_inline(&mut endpoint, fabric, records, id);
         register_deferred(&mut endpoint, records, &handler_events, id);
         let continuation = register_continuation(&mut endpoint, records, &handler_events, id);
+        register_streams(&mut endpoint, &handler_events);
+        let stream_continuation = register_stream_continuation(&mut endpoint, &handler_events);
         Self {
             endpoint,
             continuation,
+            stream_continuation,
             workers,
             handler_events,
             sessions: BTreeMap::new(),
@@ -92,6 +122,10 @@ impl Process {
             calls: BTreeMap::new(),
             probes: BTreeMap::new(),
             relays: BTreeMap::new(),
+            client_streams: BTreeMap::new(),
+            stream_calls: BTreeMap::new(),
+            server_streams: BTreeMap::new(),
+            is_swept: false,
         }
     }
 
@@ -199,6 +233,51 @@ fn register_continuation(
         }
         let event = HandlerEvent::Ended { tag, answered };
         events.lock().push(event);
+    })
+}
+
+/// Registers the handler of streams: the host has their state.
+fn register_streams(endpoint: &mut SimEndpoint, events: &HandlerEvents) {
+    let events = events.clone();
+    let handler = Handler::deferring(move |_, request, reply| {
+        let Some(position) = request.stream() else {
+            return reply.refuse(Status::unimplemented("the method has streams"));
+        };
+        let request = StreamRequest {
+            peer: request.peer(),
+            position,
+            body: Bytes::copy_from_slice(request.body()),
+            reply: reply.defer(),
+        };
+        events.lock().push(HandlerEvent::StreamRequest(request));
+    });
+    endpoint.register(STREAM, handler);
+}
+
+/// Registers the continuation of the calls of streams.
+fn register_stream_continuation(
+    endpoint: &mut SimEndpoint,
+    events: &HandlerEvents,
+) -> ContinuationId {
+    let events = events.clone();
+    endpoint.register_continuation(move |_, completion| {
+        let tag = completion.tag;
+        let result = completion.result.and_then(|response| {
+            let position = response
+                .stream()
+                .ok_or_else(|| Status::internal("the response belongs to no stream"))?;
+            let body = Bytes::copy_from_slice(response.body());
+            let message = response.into_owned();
+            Ok(StreamResponse {
+                position,
+                status: message.stream_status(),
+                metadata: message.to_metadata(),
+                body,
+            })
+        });
+        events
+            .lock()
+            .push(HandlerEvent::StreamResponse { tag, result });
     })
 }
 

@@ -27,6 +27,7 @@ impl RunPlan {
         let claims = Rng::new(seed ^ 0x0063_6c61_696d).chance(300_000);
         plan.workers = claims && !plan.endpoints;
         plan.draw_frames(&mut Rng::new(seed ^ 0x66_7261_6d65));
+        plan.draw_streams();
         plan
     }
 
@@ -59,6 +60,7 @@ impl RunPlan {
             hosts,
             channels,
             calls,
+            streams: Vec::new(),
             rules: Vec::new(),
             host_faults: Vec::new(),
             outages,

@@ -1,6 +1,6 @@
 //! The features of a plan by name, to check that random runs leave none out.
 
-use super::{HostFaultKind, RunPlan, Runs};
+use super::{HandlerReads, HostFaultKind, RunPlan, Runs, StreamPlan};
 use crate::fabric::Fault;
 use crate::net::{Framing, Marking};
 
@@ -95,7 +95,23 @@ impl RunPlan {
             add("calls: in a worker", in_workers);
             let deferred = calls(|call| call.runs == Runs::Deferred);
             add("calls: answered later", deferred);
+            self.cover_streams(add);
         }
+    }
+
+    fn cover_streams(&self, add: &mut dyn FnMut(&str, usize)) {
+        let streams = |wanted: fn(&StreamPlan) -> bool| {
+            self.streams.iter().filter(|stream| wanted(stream)).count()
+        };
+        add("streams", self.streams.len());
+        let cancelled = streams(|stream| stream.cancel_after_ns.is_some());
+        add("streams: cancelled", cancelled);
+        let timed = streams(|stream| stream.timeout_ns.is_some());
+        add("streams: with a deadline", timed);
+        let early = streams(|stream| stream.handler_reads != HandlerReads::All);
+        add("streams: not read to their end", early);
+        let large = streams(|stream| stream.up.largest.max(stream.down.largest) > 60_000);
+        add("streams: with large items", large);
     }
 }
 
@@ -195,6 +211,11 @@ mod tests {
             "calls: with a deadline",
             "calls: in a worker",
             "calls: answered later",
+            "streams",
+            "streams: cancelled",
+            "streams: with a deadline",
+            "streams: not read to their end",
+            "streams: with large items",
             "fault: drain and restart",
         ];
         for kind in expected {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::RunPlan;
 
 /// The lists that a plan is shrunk by, by name.
-const LISTS: [&str; 5] = ["rules", "hosts", "cables", "injected", "calls"];
+const LISTS: [&str; 6] = ["rules", "hosts", "cables", "injected", "calls", "streams"];
 
 /// The text of an empty subset.
 const NOTHING: &str = "nothing";
@@ -89,12 +89,13 @@ impl Subset {
                 .collect();
         }
         let mut rest = plan.clone();
-        let [rules, hosts, cables, injected, calls] = &self.places;
+        let [rules, hosts, cables, injected, calls, streams] = &self.places;
         take(&mut rest.rules, rules);
         take(&mut rest.host_faults, hosts);
         take(&mut rest.outages, cables);
         take(&mut rest.injected, injected);
         take(&mut rest.calls, calls);
+        take(&mut rest.streams, streams);
         rest.subset = Some(self.clone());
         rest
     }
@@ -108,6 +109,7 @@ fn lens(plan: &RunPlan) -> [usize; LISTS.len()] {
         plan.outages.len(),
         plan.injected.len(),
         plan.calls.len(),
+        plan.streams.len(),
     ]
 }
 

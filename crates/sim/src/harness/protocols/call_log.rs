@@ -26,6 +26,12 @@ pub struct Outcomes {
     pub abandoned: u64,
     /// Handlers run.
     pub executed: u64,
+    /// Streams that ended at their client with the handler's status.
+    pub streams_ended: u64,
+    /// Streams that ended at their client otherwise.
+    pub streams_failed: u64,
+    /// Items of streams that arrived.
+    pub items: u64,
 }
 
 pub(super) struct CallLog {

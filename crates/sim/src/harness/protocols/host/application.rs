@@ -23,6 +23,9 @@ impl Host {
                 Task::Planned(PlannedTask::Call(plan)) => {
                     self.call(&plan, None, log)?;
                 }
+                Task::Planned(PlannedTask::Stream(_)) => {
+                    unreachable!("streams need whole endpoints")
+                }
                 Task::Planned(PlannedTask::Probe { channel, attempt }) => {
                     self.call(&CallPlan::short(now_ns, channel), Some(attempt), log)?;
                 }
