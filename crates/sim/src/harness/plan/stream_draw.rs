@@ -2,11 +2,15 @@
 //!
 //! It has a separate generator, so the other draws stay unchanged.
 
-use super::{RunPlan, US};
+use super::{ChannelPlan, RunPlan, US};
+use crate::fabric::HostId;
 use crate::rng::Rng;
 
 /// Bytes that one direction of a stream has at most, so that a run takes milliseconds.
 const BYTES_BUDGET: u64 = 400 << 10;
+
+/// Requests that a client has its server hold for one stream at most.
+const MOST_HELD: u64 = 4;
 
 /// The items of one direction of a stream, and how its users treat them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,7 +94,9 @@ impl StreamPlan {
     /// The time that its users take at most.
     pub(super) fn users_ns(&self) -> u64 {
         let time_ns = |flow: &FlowPlan| (flow.items + 2) * (flow.write_ns + flow.read_ns);
-        time_ns(&self.up) + time_ns(&self.down) + self.timeout_ns.unwrap_or(0)
+        let limits = [self.timeout_ns, self.cancel_after_ns];
+        let limit_ns: u64 = limits.into_iter().flatten().sum();
+        time_ns(&self.up) + time_ns(&self.down) + limit_ns
     }
 }
 
@@ -109,15 +115,32 @@ impl RunPlan {
             self.streams.push(stream);
         }
         self.streams.sort_by_key(|stream| stream.at_ns);
+        for index in 0..self.streams.len() {
+            if !self.has_room(self.streams[index].channel) {
+                let after_ns = rng.log_range(US, 2 * self.heal_ns);
+                self.streams[index].cancel_after_ns.get_or_insert(after_ns);
+            }
+        }
+    }
+
+    /// Whether the requests that a channel's streams have held leave slots of the session, and of those that
+    /// it grows to. If not, the streams wait for each other, and only their clients can end that.
+    fn has_room(&self, channel: usize) -> bool {
+        let ChannelPlan { client, server, .. } = self.channels[channel];
+        let config = |host: HostId| &self.hosts[host.0 as usize];
+        let slots = config(client).slots.min(config(server).slots);
+        let room = u64::from(slots) * config(client).group_sessions as u64;
+        let streams = self
+            .streams
+            .iter()
+            .filter(|stream| stream.channel == channel);
+        !self.tight && room > MOST_HELD * streams.count() as u64
     }
 
     fn draw_stream(&self, rng: &mut Rng, hurried_ppm: u32, cancelled_ppm: u32) -> StreamPlan {
         let up = self.draw_flow(rng);
         let down = self.draw_flow(rng);
         let read = rng.range(0, up.items);
-        // Where there is no room for more sessions, the requests that streams have held may take all slots,
-        // and then only the clients can end it.
-        let cancelled_ppm = if self.tight { 1_000_000 } else { cancelled_ppm };
         StreamPlan {
             at_ns: rng.range(0, self.heal_ns),
             channel: rng.below(self.channels.len() as u64) as usize,
