@@ -12,6 +12,9 @@ const BYTES_BUDGET: u64 = 400 << 10;
 /// Requests that a client has its server hold for one stream at most.
 const MOST_HELD: u64 = 4;
 
+/// A server that may grant so many credits gives every session of a run those it asks for.
+const ROOMY_CREDITS: usize = 4096;
+
 /// The items of one direction of a stream, and how its users treat them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowPlan {
@@ -115,6 +118,9 @@ impl RunPlan {
             self.streams.push(stream);
         }
         self.streams.sort_by_key(|stream| stream.at_ns);
+        if rng.chance(700_000) {
+            self.make_room();
+        }
         for index in 0..self.streams.len() {
             if !self.has_room(self.streams[index].channel) {
                 let after_ns = rng.log_range(US, 2 * self.heal_ns);
@@ -123,18 +129,30 @@ impl RunPlan {
         }
     }
 
-    /// Whether the requests that a channel's streams have held leave slots of the session, and of those that
-    /// it grows to. If not, the streams wait for each other, and only their clients can end that.
+    /// Lets a session have slots and credits for all streams.
+    fn make_room(&mut self) {
+        let room = (MOST_HELD * self.streams.len() as u64 + 1) as u16;
+        for config in &mut self.hosts {
+            config.slots = config.slots.max(room);
+            config.credits = config.credits.max(room);
+        }
+    }
+
+    /// Whether the requests that a channel's streams have held leave slots and credits to other requests. If
+    /// not, these wait until a held one is answered, which may be for ever: only clients can end that.
     fn has_room(&self, channel: usize) -> bool {
         let ChannelPlan { client, server, .. } = self.channels[channel];
         let config = |host: HostId| &self.hosts[host.0 as usize];
-        let slots = config(client).slots.min(config(server).slots);
-        let room = u64::from(slots) * config(client).group_sessions as u64;
+        let (client, server) = (config(client), config(server));
         let streams = self
             .streams
             .iter()
             .filter(|stream| stream.channel == channel);
-        !self.tight && room > MOST_HELD * streams.count() as u64
+        let held = MOST_HELD * streams.count() as u64;
+        let slots = u64::from(client.slots.min(server.slots)) * u64::from(client.group_sessions);
+        let credits = u64::from(client.credits.min(server.credits));
+        let grants = server.rx_queue_datagrams * server.overcommit as usize;
+        !self.tight && slots > held && credits > held && grants >= ROOMY_CREDITS
     }
 
     fn draw_stream(&self, rng: &mut Rng, hurried_ppm: u32, cancelled_ppm: u32) -> StreamPlan {
