@@ -257,7 +257,7 @@ impl Host {
             position.flags = StreamFlags::NONE;
             status = None;
         }
-        reply.set_stream(position, status);
+        reply.set_stream(position, status, 0);
         self.process().endpoint.complete_with(reply, Ok(()));
     }
 
