@@ -117,7 +117,7 @@ fn to_server(context: &Context) -> Result<Sample, BenchError> {
             let begun = Instant::now();
             let items = (0..)
                 .take_while(move |count: &u64| {
-                    *count % TURNS != 0 || *count == 0 || begun.elapsed() < period
+                    !(*count).is_multiple_of(TURNS) || *count == 0 || begun.elapsed() < period
                 })
                 .map(|_| echo::request(0));
             let answer = client.drain(stream::iter(items)).await.map_err(failed)?;

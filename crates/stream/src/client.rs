@@ -196,9 +196,14 @@ impl ClientStream {
 
     // ---- for the transport ----
 
+    /// Whether [`ClientStream::poll_request`] has one.
+    pub fn has_request(&self) -> bool {
+        !self.is_over() && !self.is_gone && self.may_send()
+    }
+
     /// The next request to send now.
     pub fn poll_request(&mut self) -> Option<StreamRequest> {
-        if self.is_over() || self.is_gone || !self.may_send() {
+        if !self.has_request() {
             return None;
         }
         let with_items = self.outgoing.may_send();

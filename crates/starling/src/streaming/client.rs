@@ -295,6 +295,14 @@ impl ClientEnd {
     }
 }
 
+/// What the reader gets next.
+struct NextEvent {
+    event: ClientEvent,
+    encoding: Encoding,
+    /// There is a request to send.
+    has_request: bool,
+}
+
 /// The calls of a stream that has failed here and not at the server, and the request that tells the server.
 fn stream_failed(state: &mut State) -> (Option<StreamRequest>, Vec<CallHandle>) {
     match state.stream.take_failure() {
@@ -336,8 +344,10 @@ impl StreamEnd for ClientEnd {
         if is_last {
             state.stream.close();
         }
+        // Most items only wait for others to leave with them.
+        let leaves = state.stream.has_request();
         drop(state);
-        if self.transmit() {
+        if leaves && self.transmit() {
             self.route.flush();
         }
         Ok(())
@@ -377,13 +387,18 @@ impl StreamEnd for ClientEnd {
             self.route.drive(waiting);
             next = self.next_event();
         }
-        let Some((event, encoding)) = next else {
+        let Some(NextEvent {
+            event,
+            encoding,
+            has_request,
+        }) = next
+        else {
             return Poll::Pending;
         };
         Poll::Ready(match event {
             ClientEvent::Item(item) => {
                 // Perhaps the server has to know that there is room again.
-                if self.transmit() {
+                if has_request && self.transmit() {
                     self.route.flush();
                 }
                 Ok(Some((item, encoding)))
@@ -414,10 +429,14 @@ impl StreamEnd for ClientEnd {
 }
 
 impl ClientEnd {
-    fn next_event(&self) -> Option<(ClientEvent, Encoding)> {
+    fn next_event(&self) -> Option<NextEvent> {
         let mut state = self.state.lock();
-        let encoding = state.encoding;
-        state.stream.poll().map(|event| (event, encoding))
+        let event = state.stream.poll()?;
+        Some(NextEvent {
+            event,
+            encoding: state.encoding,
+            has_request: state.stream.has_request(),
+        })
     }
 }
 

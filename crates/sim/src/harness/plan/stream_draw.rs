@@ -151,7 +151,7 @@ impl RunPlan {
         let held = MOST_HELD * streams.count() as u64;
         let slots = u64::from(client.slots.min(server.slots)) * u64::from(client.group_sessions);
         let credits = u64::from(client.credits.min(server.credits));
-        let grants = server.rx_queue_datagrams * server.overcommit as usize;
+        let grants = server.rx_queue_datagrams * server.overcommit;
         !self.tight && slots > held && credits > held && grants >= ROOMY_CREDITS
     }
 
