@@ -262,8 +262,8 @@ macro_rules! answer_writers {
 
         /// Sends a position in a stream with the response. If the stream ends with an error, that is
         /// `status`. The call itself succeeds. The first `headroom` bytes of the buffer are not part of
-        /// the body: if they are [`header::STREAM_RESPONSE_LEN`] and there is no metadata, the body is not
-        /// moved for its header.
+        /// the body: if they are [`starling_call::header::STREAM_RESPONSE_LEN`], and there is no
+        /// metadata, the body is not moved for its header.
         pub fn set_stream(
             &mut self,
             stream: StreamPosition,

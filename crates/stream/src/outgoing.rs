@@ -146,6 +146,10 @@ impl Outgoing {
             let sent = self.untaken.pop_front().expect("there is one");
             self.untaken_bytes -= sent.bytes;
         }
+        if self.untaken.is_empty() {
+            // A stream at rest has no memory here.
+            self.untaken = VecDeque::new();
+        }
         Ok(())
     }
 
