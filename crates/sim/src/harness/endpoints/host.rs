@@ -186,7 +186,7 @@ impl Host {
         let turn = self.process().endpoint.poll();
         let turn = turn.expect("the device has no errors");
         self.handle_events(now_ns)?;
-        self.end_cancelled_streams()?;
+        self.end_cancelled_streams(now_ns)?;
         let work = Work {
             rx_frames: turn.requests + turn.responses,
             handlers: turn.requests + turn.completions,

@@ -166,6 +166,12 @@ impl Host {
                 Err(status) => self.client_handles(id, Err(status), now_ns)?,
             }
         }
+        if let Some(end) = self.process().client_streams.get_mut(&id)
+            && end.stream.may_push()
+            && end.user.wake_writer()
+        {
+            self.plan_act(now_ns, id, Actor::ClientWriter);
+        }
         let streams = &mut self.process().client_streams;
         let is_over = |end: &ClientEnd| end.user.has_ended(READER) && end.calls.is_empty();
         if streams.get(&id).is_some_and(is_over) {

@@ -87,7 +87,7 @@ impl Host {
             Ok(Arrival::Progress) => self.wake_server(id, now_ns),
             Ok(Arrival::Nothing) => {}
         }
-        self.flush_stream(id);
+        self.flush_stream(id, now_ns);
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl Host {
         if let Some(pause_ns) = end.user.pause_ns(READER) {
             self.plan_act(now_ns + pause_ns, id, Actor::ServerReader);
         }
-        self.end_handler(id);
+        self.end_handler(id, now_ns);
         Ok(())
     }
 
@@ -179,12 +179,12 @@ impl Host {
         if let Some(pause_ns) = end.user.pause_ns(WRITER) {
             self.plan_act(now_ns + pause_ns, id, Actor::ServerWriter);
         }
-        self.end_handler(id);
+        self.end_handler(id, now_ns);
         Ok(())
     }
 
     /// Ends the handler if it has nothing more to do. Sends what may leave now.
-    fn end_handler(&mut self, id: StreamId) {
+    fn end_handler(&mut self, id: StreamId, now_ns: u64) {
         let records = self.records.clone();
         let Some(end) = self.process().server_streams.get_mut(&id) else {
             return;
@@ -193,7 +193,7 @@ impl Host {
         if is_done && end.stream.finished().is_none() {
             end.stream.finish(records.lock().finish_stream(id));
         }
-        self.flush_stream(id);
+        self.flush_stream(id, now_ns);
     }
 
     fn wake_server(&mut self, id: StreamId, now_ns: u64) {
@@ -210,7 +210,7 @@ impl Host {
     }
 
     /// Sends what may leave now, and forgets the stream if that was all.
-    fn flush_stream(&mut self, id: StreamId) {
+    fn flush_stream(&mut self, id: StreamId, now_ns: u64) {
         let Some(end) = self.process().server_streams.get_mut(&id) else {
             return;
         };
@@ -219,8 +219,12 @@ impl Host {
             answers.push(answer);
         }
         let is_over = end.stream.is_over();
+        let writer_acts = end.stream.may_push() && end.user.wake_writer();
         for answer in answers {
             self.respond(answer);
+        }
+        if writer_acts {
+            self.plan_act(now_ns, id, Actor::ServerWriter);
         }
         if is_over {
             self.forget_stream(id);
@@ -262,7 +266,7 @@ impl Host {
     }
 
     /// Ends streams whose client no longer waits for a request that is held.
-    pub(super) fn end_cancelled_streams(&mut self) -> Result<(), Violation> {
+    pub(super) fn end_cancelled_streams(&mut self, now_ns: u64) -> Result<(), Violation> {
         let streams = &self.process().server_streams;
         let cancelled = streams
             .iter()
@@ -270,17 +274,17 @@ impl Host {
         let cancelled: Vec<_> = cancelled.collect();
         let is_ignored = self.records.lock().planted_bug == Some(PlantedBug::StreamCancelIgnored);
         for (id, status) in cancelled.into_iter().filter(|_| !is_ignored) {
-            self.abort_stream(id, status);
+            self.abort_stream(id, status, now_ns);
         }
         Ok(())
     }
 
     /// Ends a stream at once. Its handler learns of that when it acts next.
-    fn abort_stream(&mut self, id: StreamId, status: Status) {
+    fn abort_stream(&mut self, id: StreamId, status: Status, now_ns: u64) {
         if let Some(end) = self.process().server_streams.get_mut(&id) {
             end.stream.abort(status);
         }
-        self.flush_stream(id);
+        self.flush_stream(id, now_ns);
     }
 
     /// Ends the streams of clients that are gone.

@@ -97,6 +97,15 @@ impl User {
         (self.activities[which] == Activity::Scheduled).then(|| self.rng.log_range(0, most_ns))
     }
 
+    /// What has left made room: whether the writer acts.
+    pub(super) fn wake_writer(&mut self) -> bool {
+        let waits = self.activities[WRITER] == Activity::Waits;
+        if waits {
+            self.activities[WRITER] = Activity::Scheduled;
+        }
+        waits
+    }
+
     /// Its end of the stream wakes it: whether the reader and the writer act.
     pub(super) fn wake(&mut self) -> [bool; 2] {
         self.activities.each_mut().map(|activity| {
