@@ -183,6 +183,8 @@ impl Host {
             let task = entry.remove();
             self.work(task, now_ns)?;
         }
+        // What ends from here on, the next turn reports.
+        let over = std::mem::take(&mut self.process().over);
         let turn = self.process().endpoint.poll();
         let turn = turn.expect("the device has no errors");
         self.handle_events(now_ns)?;
@@ -214,7 +216,7 @@ impl Host {
             return Err(Violation::new("progress", text));
         }
         self.wake_for_tasks(next_ns);
-        self.check()?;
+        self.check(over)?;
         Ok(self.busy())
     }
 
@@ -224,12 +226,12 @@ impl Host {
         }
     }
 
-    fn check(&mut self) -> Result<(), Violation> {
+    fn check(&mut self, over: Vec<SessionId>) -> Result<(), Violation> {
         if let Some(violation) = self.records.lock().broken.take() {
             return Err(violation);
         }
         let process = self.process();
-        for session in std::mem::take(&mut process.over) {
+        for session in over {
             if let Some(SessionState::Connecting | SessionState::Connected) =
                 process.endpoint.session_state(session)
             {
