@@ -62,6 +62,14 @@ fn tokio_prints_a_greeting_for_each_task() {
 }
 
 #[test]
+fn token_prints_a_refusal_and_a_greeting() {
+    assert_eq!(
+        run("token"),
+        "UNAUTHENTICATED: /hello.Hello/Greet needs the metadata `token`\nHello, world!\n"
+    );
+}
+
+#[test]
 fn chat_prints_what_each_member_hears() {
     assert_eq!(
         run("chat"),

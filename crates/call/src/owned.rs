@@ -7,6 +7,8 @@ use starling_msgbuf::Msgbuf;
 use crate::encoding::Encoding;
 use crate::header;
 use crate::metadata::{Metadata, MetadataView};
+use crate::method::MethodId;
+use crate::options::CallOptions;
 use crate::status::Status;
 use crate::stream::StreamPosition;
 
@@ -33,6 +35,20 @@ impl OwnedMessage {
     /// A message that is only a body.
     pub fn of_body(body: Vec<u8>) -> Self {
         Self::new(Msgbuf::from_vec(body), 0, 0)
+    }
+
+    /// A message with these parts, in memory of its own.
+    pub fn of_parts(encoding: Encoding, metadata: &Metadata, body: &[u8]) -> Self {
+        let options = CallOptions {
+            encoding,
+            metadata: metadata.clone(),
+            ..CallOptions::default()
+        };
+        let mut bytes = Vec::with_capacity(options.header_len() + body.len());
+        let size = options.put_header(MethodId(0), &mut bytes, 0);
+        bytes.extend_from_slice(body);
+        let fields_at = header::REQUEST_FIELDS_AT as u32;
+        Self::new(Msgbuf::from_vec(bytes), fields_at, u32::from(size.len))
     }
 
     /// The body.
@@ -84,5 +100,22 @@ impl Deref for OwnedMessage {
 
     fn deref(&self) -> &[u8] {
         self.body()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_of_parts_has_them() {
+        let mut metadata = Metadata::default();
+        let message = OwnedMessage::of_parts(Encoding::Native, &metadata, b"body");
+        assert_eq!((message.body(), message.fields()), (&b"body"[..], &[][..]));
+        metadata.insert("key", "value").expect("a key");
+        let message = OwnedMessage::of_parts(Encoding::Protobuf, &metadata, b"body");
+        assert_eq!(message.body(), b"body");
+        assert_eq!(message.encoding(), Encoding::Protobuf);
+        assert_eq!(message.to_metadata(), metadata);
     }
 }

@@ -471,8 +471,13 @@ impl<R> Core<R> {
         result: Result<(), Status>,
     ) {
         reply.assert_of(&self.abandoned);
+        let is_refused = reply.is_refused();
         let (id, answer) = reply.into_parts();
-        self.finish_request(tx, id, answer, result.map_err(Status::with_run));
+        let result = result.map_err(|status| match is_refused {
+            true => status.with_not_run(),
+            false => status.with_run(),
+        });
+        self.finish_request(tx, id, answer, result);
     }
 
     // ---- sessions ----

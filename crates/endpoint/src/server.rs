@@ -389,6 +389,7 @@ impl Reply<'_> {
             answer: std::mem::take(&mut self.slot.answer),
             state,
             abandoned: Arc::clone(self.abandoned),
+            is_refused: false,
         }
     }
 }
@@ -401,10 +402,22 @@ pub struct DeferredReply {
     answer: Answer,
     state: Arc<RequestState>,
     abandoned: Arc<Abandoned>,
+    is_refused: bool,
 }
 
 impl DeferredReply {
     answer_writers!(answer);
+
+    /// The request had no effect: the caller of a request that ends with a status learns that it may make
+    /// the call again. Otherwise it learns that the call ran, even if the status is that of another call
+    /// which did not.
+    pub fn set_refused(&mut self) {
+        self.is_refused = true;
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused
+    }
 
     fn answer(&mut self) -> &mut Answer {
         &mut self.answer

@@ -17,6 +17,7 @@ use crate::channel_call::{RawCall, Shared};
 use crate::channel_state::ChannelState;
 use crate::driver::{DirectTransport, Driver};
 use crate::error::Error;
+use crate::interceptor::{Interceptor, Interceptors, begin_stream};
 use crate::message::{Response, prepare};
 use crate::options::CallOptions;
 use crate::permits::Permits;
@@ -54,6 +55,7 @@ const DEFAULT_CAPACITY: usize = 4096;
 #[derive(Clone)]
 pub struct Channel {
     shared: Arc<Shared>,
+    interceptors: Interceptors,
 }
 
 impl fmt::Debug for Channel {
@@ -137,6 +139,7 @@ impl ChannelBuilder {
                 settings,
                 in_child: OnceLock::new(),
             }),
+            interceptors: Interceptors::default(),
         }
     }
 
@@ -190,6 +193,20 @@ impl Channel {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// The same channel, with one more interceptor, which is the last one to see a call. Clients that were
+    /// made of this one do not have it, so each service can have its own.
+    #[must_use]
+    pub fn intercept(&self, interceptor: impl Interceptor) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            interceptors: self.interceptors.with(interceptor),
+        }
+    }
+
+    pub(crate) fn interceptors(&self) -> &Interceptors {
+        &self.interceptors
     }
 
     /// The server's address.
@@ -298,7 +315,7 @@ impl Caller for Channel {
         };
         let mut call = options.into_owned().outgoing(method);
         call.message.payload = prepare(request, call.message.headroom);
-        ChannelCall::of(RawCall::new(shared, Operation::Call(call)))
+        ChannelCall::of(RawCall::intercepted(shared, &self.interceptors, call))
     }
 
     fn streams<Q: Message, P: Message>(
@@ -307,10 +324,13 @@ impl Caller for Channel {
         options: &CallOptions,
         own: Option<&CallOptions>,
     ) -> (StreamSender<Q>, StreamReceiver<P>) {
-        streaming::halves(match (self.here(), options.merged(own)) {
+        let options = options
+            .merged(own)
+            .and_then(|options| begin_stream(&self.interceptors, method, options.into_owned()));
+        streaming::halves(match (self.here(), options) {
             (Ok(shared), Ok(options)) => {
                 let route = Route::Channel(Arc::clone(shared));
-                ClientEnd::new(route, method, options.into_owned())
+                ClientEnd::new(route, method, options)
             }
             (Err(status), _) | (_, Err(status)) => {
                 let route = Route::Channel(Arc::clone(&self.shared));

@@ -9,8 +9,9 @@ use starling_io::forks;
 
 use crate::channel::{Channel, ChannelBuilder};
 use crate::driver::DeadlineWaker;
+use crate::interceptor::{BoxFuture, Interceptors, call_through};
 use crate::permits::{Permit, PermitListener, Permits};
-use crate::plane::{CallHandle, CallResult, Operation, Reply, Transport, Waiting};
+use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
 
 /// The state that the clones of a channel and their calls share.
 pub(crate) struct Shared {
@@ -49,15 +50,45 @@ impl Shared {
 struct Queued {
     operation: Operation,
     listener: Option<PermitListener>,
-    /// The transport wakes the caller at the deadline.
-    deadline_waker: Option<CancelOnDrop>,
+    timer: DeadlineTimer,
 }
 
-struct CancelOnDrop(Arc<DeadlineWaker>);
+/// Has the transport wake a caller at its deadline.
+#[derive(Default)]
+pub(crate) struct DeadlineTimer(Option<Arc<DeadlineWaker>>);
 
-impl Drop for CancelOnDrop {
+impl DeadlineTimer {
+    /// Ready when the deadline has passed.
+    pub(crate) fn poll(
+        &mut self,
+        deadline: Option<Instant>,
+        shared: &Shared,
+        cx: &Context<'_>,
+    ) -> Poll<()> {
+        let Some(deadline) = deadline else {
+            return Poll::Pending;
+        };
+        if deadline <= Instant::now() {
+            return Poll::Ready(());
+        }
+        match &self.0 {
+            Some(waker) => waker.register(cx.waker()),
+            None => {
+                let waker = Arc::new(DeadlineWaker::default());
+                waker.register(cx.waker());
+                self.0 = Some(Arc::clone(&waker));
+                shared.transport.wake_at(deadline, waker);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for DeadlineTimer {
     fn drop(&mut self) {
-        self.0.cancel();
+        if let Some(waker) = &self.0 {
+            waker.cancel();
+        }
     }
 }
 
@@ -65,6 +96,8 @@ enum Progress {
     // Boxed because it is rare and large.
     Queued(Box<Queued>),
     Started(CallHandle),
+    /// The channel's interceptors make the call.
+    Intercepted(BoxFuture<'static, CallResult>),
     /// The call was not made.
     Failed(Status),
     Ended,
@@ -90,11 +123,27 @@ impl RawCall {
                 call.progress = Progress::Queued(Box::new(Queued {
                     operation,
                     listener: None,
-                    deadline_waker: None,
+                    timer: DeadlineTimer::default(),
                 }));
             }
         }
         call
+    }
+
+    /// A call by a channel with these interceptors.
+    pub(crate) fn intercepted(
+        shared: &Arc<Shared>,
+        interceptors: &Interceptors,
+        call: OutgoingCall,
+    ) -> Self {
+        if interceptors.is_empty() {
+            return Self::new(shared, Operation::Call(call));
+        }
+        Self {
+            shared: Arc::clone(shared),
+            progress: Progress::Intercepted(call_through(interceptors, shared, call)),
+            waiting: Waiting::default(),
+        }
     }
 
     /// A call that is not made, and ends with this status.
@@ -109,7 +158,10 @@ impl RawCall {
     /// The end of a call in a child of the process that made it.
     #[cold]
     fn belongs_to_parent(&mut self) -> Status {
-        let made = matches!(self.progress, Progress::Started(_));
+        let made = matches!(
+            self.progress,
+            Progress::Started(_) | Progress::Intercepted(_)
+        );
         self.progress = Progress::Ended;
         let status = Status::unavailable(
             "the process has forked since the call was made: its parent gets the response; \
@@ -141,7 +193,14 @@ impl RawCall {
                 (Ok(_), _) => unreachable!("the call is queued"),
             }
         }
-        match &self.progress {
+        match &mut self.progress {
+            Progress::Intercepted(call) => {
+                let result = call.as_mut().poll(cx);
+                if result.is_ready() {
+                    self.progress = Progress::Ended;
+                }
+                result
+            }
             Progress::Started(CallHandle(cell)) => {
                 let mut result = cell.poll(cx);
                 if result.is_pending() {
@@ -203,32 +262,14 @@ impl Queued {
                 self.listener = None;
                 continue;
             }
-            return self.poll_deadline(shared, cx).map(Err);
-        }
-    }
-
-    fn poll_deadline(&mut self, shared: &Shared, cx: &Context<'_>) -> Poll<Status> {
-        let Some(deadline) = self.operation.deadline() else {
-            return Poll::Pending;
-        };
-        if deadline <= Instant::now() {
-            return Poll::Ready(
-                Status::deadline_exceeded(
+            let deadline = self.operation.deadline();
+            return self.timer.poll(deadline, shared, cx).map(|()| {
+                Err(Status::deadline_exceeded(
                     "the channel was full until the deadline; the call was not made",
                 )
-                .with_not_run(),
-            );
+                .with_not_run())
+            });
         }
-        match &self.deadline_waker {
-            Some(CancelOnDrop(waker)) => waker.register(cx.waker()),
-            None => {
-                let waker = Arc::new(DeadlineWaker::default());
-                waker.register(cx.waker());
-                self.deadline_waker = Some(CancelOnDrop(Arc::clone(&waker)));
-                shared.transport.wake_at(deadline, waker);
-            }
-        }
-        Poll::Pending
     }
 }
 

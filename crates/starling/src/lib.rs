@@ -312,6 +312,7 @@ mod driver;
 mod endpoint;
 mod error;
 mod executor;
+mod interceptor;
 mod local;
 mod lookup;
 mod message;
@@ -336,6 +337,9 @@ pub use channel::{Channel, ChannelBuilder, ChannelCall};
 pub use channel_state::ChannelState;
 pub use endpoint::{Endpoint, EndpointBuilder};
 pub use error::Error;
+pub use interceptor::{
+    InterceptedCall, InterceptedResponse, InterceptedStream, Interceptor, Next, Side,
+};
 pub use local::{LocalCall, LocalChannel};
 pub use message::{OwnedRequest, Request, Response};
 pub use nested::NestedContext;

@@ -12,7 +12,7 @@ use starling_message::method_id;
 use crate::channel::Channel;
 use crate::channel_call::RawCall;
 use crate::options::CallOptions;
-use crate::plane::{Operation, OutgoingCall};
+use crate::plane::OutgoingCall;
 use crate::wait::block_on;
 
 impl Channel {
@@ -37,7 +37,7 @@ impl Channel {
             types: None,
             wait_for_ready,
         };
-        ProtobufCall(RawCall::new(shared, Operation::Call(call)))
+        ProtobufCall(RawCall::intercepted(shared, self.interceptors(), call))
     }
 }
 

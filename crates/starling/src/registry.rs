@@ -11,10 +11,11 @@ use starling_io::MessageMemory;
 use starling_message::{Message, MethodDescriptor, Mode, ServiceDescriptor};
 
 use crate::error::Error;
+use crate::interceptor::{Intercepted, Interceptor, Interceptors};
 use crate::message::{OwnedRequest, Request, respond, serve};
 use crate::nested::NestedContext;
 use crate::plane::{ListenerContext, Method, MethodHandler, ServerStreamEnd};
-use crate::reflection::{Catalog, ReflectionServer};
+use crate::reflection::{Catalog, ReflectionServer, bind_method};
 use crate::service::{Registrar, Service};
 use crate::streaming::{StreamLimits, StreamReceiver, StreamSender};
 
@@ -37,6 +38,8 @@ pub(crate) struct Registry {
     pub(crate) spawn: Option<SpawnTask>,
     /// The bounds on each client's streams.
     pub(crate) streams: StreamLimits,
+    /// Around all methods.
+    interceptors: Interceptors,
     error: Option<Error>,
 }
 
@@ -44,6 +47,38 @@ impl Registry {
     pub(crate) fn add<S: Service>(&mut self, service: S) {
         self.services.push(service.descriptor());
         service.register(self);
+    }
+
+    /// Adds a service with an interceptor of its own.
+    pub(crate) fn add_intercepted<S: Service>(&mut self, service: S, own: impl Interceptor) {
+        let first = self.methods.len();
+        self.add(service);
+        self.intercept_from(first, &Interceptors::default().with(own));
+    }
+
+    /// Puts one more interceptor around all methods, within the earlier ones.
+    pub(crate) fn intercept(&mut self, interceptor: impl Interceptor) {
+        self.interceptors = self.interceptors.with(interceptor);
+    }
+
+    /// Puts interceptors around the methods from this one on.
+    fn intercept_from(&mut self, first: usize, interceptors: &Interceptors) {
+        if interceptors.is_empty() {
+            return;
+        }
+        let methods = self.methods.split_off(first);
+        self.methods.extend(methods.into_iter().map(|method| {
+            // A connection begins with it. It is no call of the user's, and has no token to show.
+            if method.descriptor().path == bind_method().path {
+                return method;
+            }
+            let interceptors = interceptors.clone();
+            let around: Box<dyn Method> = Box::new(Intercepted {
+                method,
+                interceptors,
+            });
+            around
+        }));
     }
 
     /// Whether no service was added.
@@ -82,6 +117,8 @@ impl Registry {
     pub(crate) fn complete(&mut self, workers: &WorkerConfig) -> Result<(), Error> {
         let catalog = Catalog::new(&self.services);
         self.add(ReflectionServer::new(catalog));
+        let interceptors = std::mem::take(&mut self.interceptors);
+        self.intercept_from(0, &interceptors);
         if let Some(error) = self.error.take() {
             return Err(error);
         }
@@ -210,7 +247,7 @@ where
             let metadata = context.response_metadata();
             let future = handler(context, request);
             Ok(Box::pin(async move {
-                let response = future.await?;
+                let response = future.await.map_err(Status::with_run)?;
                 respond(&response, encoding, std::mem::take(&mut *metadata.lock()))
             }))
         }))

@@ -34,6 +34,23 @@ macro_rules! settings_methods {
             self
         }
 
+        /// Adds a service whose methods have an interceptor of their own.
+        pub fn add_intercepted<S: $crate::service::Service>(
+            mut self,
+            service: S,
+            interceptor: impl $crate::Interceptor,
+        ) -> Self {
+            self.settings.registry.add_intercepted(service, interceptor);
+            self
+        }
+
+        /// Adds an interceptor for all methods, those of reflection too. The first one that is added sees a
+        /// call first, and those of a service see it after all of these.
+        pub fn interceptor(mut self, interceptor: impl $crate::Interceptor) -> Self {
+            self.settings.registry.intercept(interceptor);
+            self
+        }
+
         /// Worker threads of each dispatch thread, for methods that run in workers. The default is the
         /// number of the host's cores.
         pub fn workers(mut self, threads: usize) -> Self {

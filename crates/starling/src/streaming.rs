@@ -71,6 +71,11 @@ pub(crate) trait StreamEnd: Send + Sync {
 
     /// Sends metadata behind the items.
     fn set_trailers(&self, metadata: Metadata) -> Result<(), Status>;
+
+    /// Replaces the metadata that the client sent. Of a server's end.
+    fn set_request_metadata(&self, metadata: Metadata) {
+        let _ = metadata;
+    }
 }
 
 #[cold]

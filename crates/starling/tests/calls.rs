@@ -345,3 +345,25 @@ fn an_endpoint_serves_in_its_own_endpoint() {
     assert_eq!(endpoint.stats().requests, 2, "a bind and an echo");
     assert!(endpoint.shut_down(LONG).expect("no device fails"));
 }
+
+#[test]
+fn a_dropped_call_ends_its_handler() {
+    use std::sync::atomic::Ordering::SeqCst;
+    for address in any_addresses() {
+        for polls in [false, true] {
+            let (server, gate) = serve(&address);
+            let channel = Channel::lazy(server.address()).expect("a channel");
+            let client = TestClient::new(channel.clone());
+            let mut call = Box::pin(client.wait(&payload(b"")));
+            wait_until(|| {
+                if polls {
+                    assert!(block_on(async { futures::poll!(&mut call) }).is_pending());
+                }
+                gate.waiting.load(SeqCst) == 1
+            });
+            drop(call);
+            wait_until(|| gate.dropped.load(SeqCst) == 1);
+            wait_until(|| channel.calls_outstanding() == 0);
+        }
+    }
+}

@@ -46,7 +46,8 @@ impl fmt::Debug for MethodHandler {
     }
 }
 
-/// The future of a nested handler. Dropping it cancels the calls that it made.
+/// The future of a nested handler. Dropping it cancels the calls that it made. Its status says whether the
+/// handler ran.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<ResponseMessage, Status>> + Send>>;
 
 /// Begins a nested handler, with the time that its caller still waits. The error is that of a request

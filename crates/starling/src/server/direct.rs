@@ -99,6 +99,9 @@ fn nested<I: PacketIo>(handler: Arc<NestedFn>, spawn: Option<SpawnTask>) -> Hand
         let local = cx.local();
         let task = async move {
             let result = until_cancelled(&reply, future).await;
+            if result.as_ref().is_err_and(|status| !status.may_have_run()) {
+                reply.set_refused();
+            }
             let result = result.map(|response| write(response, &mut reply));
             local.complete_with(reply, result);
         };

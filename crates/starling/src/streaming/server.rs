@@ -39,7 +39,7 @@ pub(crate) struct ServerEnd {
     local: LocalHandle,
     encoding: Encoding,
     /// The client's.
-    metadata: Metadata,
+    metadata: Mutex<Metadata>,
     state: Mutex<State>,
 }
 
@@ -58,7 +58,7 @@ impl ServerEnd {
             key,
             local,
             encoding: opening.encoding(),
-            metadata: opening.to_metadata(),
+            metadata: Mutex::new(opening.to_metadata()),
             state: Mutex::new(State {
                 stream: ServerStream::new(key.id, window, STREAM_RESPONSE_LEN),
                 reader: None,
@@ -319,7 +319,7 @@ impl StreamEnd for ServerEnd {
     }
 
     fn headers(&self) -> Option<Metadata> {
-        Some(self.metadata.clone())
+        Some(self.metadata.lock().clone())
     }
 
     fn trailers(&self) -> Option<Metadata> {
@@ -340,5 +340,9 @@ impl StreamEnd for ServerEnd {
     fn set_trailers(&self, metadata: Metadata) -> Result<(), Status> {
         self.state.lock().stream.set_trailers(metadata);
         Ok(())
+    }
+
+    fn set_request_metadata(&self, metadata: Metadata) {
+        *self.metadata.lock() = metadata;
     }
 }

@@ -1,0 +1,237 @@
+//! Interceptors of a server: a method with them is a method.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use starling_endpoint::{
+    Encoding, Metadata, MethodPath, Msgbuf, OwnedMessage, RequestView, ResponseBuilder,
+    ResponseMessage, Status, UnaryFn, WorkerFn,
+};
+use starling_message::MethodDescriptor;
+
+use super::call::{Body, Method as Named};
+use super::{BoxFuture, Callee, InterceptedCall, InterceptedResponse, Interceptors, Outcome, Side};
+use crate::plane::{
+    ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
+};
+use crate::wait::block_on;
+
+/// A method with interceptors before it.
+pub(crate) struct Intercepted {
+    pub(crate) method: Box<dyn Method>,
+    pub(crate) interceptors: Interceptors,
+}
+
+impl Method for Intercepted {
+    fn descriptor(&self) -> &'static MethodDescriptor {
+        self.method.descriptor()
+    }
+
+    fn handler(&self, listener: &ListenerContext) -> MethodHandler {
+        let around = MethodInterceptors {
+            method: self.method.descriptor(),
+            interceptors: self.interceptors.clone(),
+        };
+        match self.method.handler(listener) {
+            MethodHandler::Inline(handler) => nested(around, Handler::Inline(Mutex::new(handler))),
+            MethodHandler::Nested(handler) => nested(around, Handler::Nested(handler)),
+            MethodHandler::Worker(handler) => worker(around, handler),
+            MethodHandler::Streaming(handler) => streaming(around, handler),
+        }
+    }
+}
+
+/// A method's interceptors.
+#[derive(Clone)]
+struct MethodInterceptors {
+    method: &'static MethodDescriptor,
+    interceptors: Interceptors,
+}
+
+impl MethodInterceptors {
+    fn call(&self, remaining: Option<Duration>, metadata: Metadata) -> InterceptedCall {
+        InterceptedCall {
+            side: Side::Server,
+            method: Named {
+                path: MethodPath::Static(self.method.path),
+                descriptor: Some(self.method),
+            },
+            metadata,
+            deadline: remaining.and_then(|remaining| Instant::now().checked_add(remaining)),
+            body: None,
+        }
+    }
+
+    /// Runs a request through the interceptors, then `handler`.
+    async fn run(
+        &self,
+        request: OwnedMessage,
+        remaining: Option<Duration>,
+        handler: &Handler,
+    ) -> Result<ResponseMessage, Status> {
+        let encoding = request.encoding();
+        let mut call = self.call(remaining, request.to_metadata());
+        call.body = Some(Body::received(request, encoding));
+        let callee = UnaryCallee {
+            method: self.method,
+            encoding,
+            handler,
+            has_run: AtomicBool::new(false),
+        };
+        let result = self.interceptors.run(call, &callee).await;
+        let result =
+            result.and_then(|response| response.into_response(Some(self.method), encoding));
+        // A caller may call again what an interceptor has refused.
+        result.map_err(|status| match callee.has_run.into_inner() {
+            true => status.with_run(),
+            false => status.with_not_run(),
+        })
+    }
+}
+
+/// A handler that answers one request.
+enum Handler {
+    Inline(Mutex<Box<UnaryFn>>),
+    Nested(Arc<NestedFn>),
+    Worker(Arc<WorkerFn>),
+}
+
+impl Handler {
+    async fn run(
+        &self,
+        request: OwnedMessage,
+        remaining: Option<Duration>,
+    ) -> Result<ResponseMessage, Status> {
+        let mut body = Vec::new();
+        let mut response = ResponseBuilder::new(&mut body);
+        let view = RequestView::new(request.body(), request.fields(), remaining);
+        match self {
+            Self::Inline(handler) => (handler.lock())(view, &mut response)?,
+            Self::Worker(handler) => handler(view, &mut response)?,
+            Self::Nested(handler) => return handler(request, remaining)?.await,
+        }
+        let (tail, metadata) = response.into_parts();
+        Ok(ResponseMessage {
+            body: Msgbuf::from_parts(body, tail),
+            metadata: metadata.unwrap_or_default(),
+        })
+    }
+}
+
+/// A handler behind the interceptors of one request.
+struct UnaryCallee<'a> {
+    method: &'static MethodDescriptor,
+    encoding: Encoding,
+    handler: &'a Handler,
+    has_run: AtomicBool,
+}
+
+impl Callee for UnaryCallee<'_> {
+    fn run(&self, call: InterceptedCall) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            let remaining = call.remaining();
+            let Some(body) = call.body else {
+                return Err(Status::internal("an interceptor handed on no message"));
+            };
+            body.check(Some(self.method.request))?;
+            run_once(&self.has_run)?;
+            let buffer = body.into_buffer(self.encoding, 0)?;
+            let mut bytes = std::borrow::Cow::Borrowed(buffer.head());
+            if buffer.has_tail() {
+                bytes.to_mut().extend_from_slice(buffer.tail());
+            }
+            let request = OwnedMessage::of_parts(self.encoding, &call.metadata, &bytes);
+            let result = self.handler.run(request, remaining).await;
+            if result.as_ref().is_err_and(|status| !status.may_have_run()) {
+                self.has_run.store(false, Ordering::Relaxed);
+            }
+            let response = result?;
+            Ok(InterceptedResponse {
+                method: Some(self.method),
+                metadata: response.metadata,
+                body: Some(Body::new(response.body, 0, self.encoding)),
+            })
+        })
+    }
+}
+
+fn run_once(has_run: &AtomicBool) -> Result<(), Status> {
+    match has_run.swap(true, Ordering::Relaxed) {
+        false => Ok(()),
+        true => Err(Status::failed_precondition(
+            "an interceptor ran the handler of one request twice: the server refuses that",
+        )),
+    }
+}
+
+/// An inline handler is a nested one behind its interceptors, which may wait.
+fn nested(around: MethodInterceptors, handler: Handler) -> MethodHandler {
+    let parts = Arc::new((around, handler));
+    MethodHandler::Nested(Arc::new(move |request, remaining| {
+        let parts = Arc::clone(&parts);
+        Ok(Box::pin(async move {
+            let (around, handler) = &*parts;
+            around.run(request, remaining, handler).await
+        }))
+    }))
+}
+
+fn worker(around: MethodInterceptors, handler: Arc<WorkerFn>) -> MethodHandler {
+    let handler = Handler::Worker(handler);
+    MethodHandler::Worker(Arc::new(move |request, response| {
+        let metadata = request.metadata().to_owned();
+        let owned = OwnedMessage::of_parts(request.encoding(), &metadata, request.body());
+        let answer = block_on(around.run(owned, request.remaining(), &handler))?;
+        let (head, tail) = answer.body.into_parts();
+        response.body().extend_from_slice(&head);
+        if let Some(tail) = tail {
+            response.set_tail(tail);
+        }
+        if !answer.metadata.is_empty() {
+            response.set_metadata(answer.metadata);
+        }
+        Ok(())
+    }))
+}
+
+/// The handler of a stream behind its interceptors.
+struct StreamCallee {
+    handler: Arc<StreamingFn>,
+    end: ServerStreamEnd,
+    has_run: AtomicBool,
+}
+
+impl Callee for StreamCallee {
+    fn run(&self, call: InterceptedCall) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            run_once(&self.has_run)?;
+            let end = ServerStreamEnd(Arc::clone(&self.end.0));
+            end.0.set_request_metadata(call.metadata.clone());
+            (self.handler)(end, call.remaining()).await?;
+            Ok(InterceptedResponse {
+                method: None,
+                metadata: Metadata::default(),
+                body: None,
+            })
+        })
+    }
+}
+
+fn streaming(around: MethodInterceptors, handler: Arc<StreamingFn>) -> MethodHandler {
+    MethodHandler::Streaming(Arc::new(move |end, remaining| {
+        let around = around.clone();
+        let metadata = end.0.headers().unwrap_or_default();
+        let call = around.call(remaining, metadata);
+        let callee = StreamCallee {
+            handler: Arc::clone(&handler),
+            end,
+            has_run: AtomicBool::new(false),
+        };
+        Box::pin(async move {
+            let result = around.interceptors.run(call, &callee).await;
+            result.map(drop)
+        })
+    }))
+}
