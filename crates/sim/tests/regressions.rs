@@ -268,3 +268,21 @@ fn a_late_call_that_is_not_made_ends_no_probe() {
     let subset = "hosts=4/calls=1-2,4".parse().expect("a subset");
     keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(73_000_131_372)));
 }
+
+/// An item filled all room of its sender's end of a stream. The request that took it away made room, and
+/// the harness did not wake the writer.
+#[test]
+fn what_leaves_wakes_the_writer_of_a_stream() {
+    keeps_every_promise(&RunPlan::from_seed(205_524_020_488_632));
+}
+
+/// A session ended by the clock while its turn handed out events, and a stream's call met its end there.
+/// The harness asked for the report in the same turn.
+#[test]
+fn a_session_that_ends_while_events_are_handled_is_reported_later() {
+    let subset = "hosts=2/streams=3".parse().expect("a subset");
+    keeps_every_promise(&Subset::of(
+        &subset,
+        &RunPlan::from_seed(152_269_867_342_754),
+    ));
+}
