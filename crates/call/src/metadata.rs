@@ -65,6 +65,29 @@ impl Metadata {
         Ok(())
     }
 
+    /// Adds a pair in place of all that have its key.
+    ///
+    /// # Errors
+    /// If the key is not allowed, or the metadata would be too long; nothing is changed then.
+    pub fn set(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), MetadataError> {
+        let mut rest = self.clone();
+        rest.remove(key);
+        rest.insert(key, value)?;
+        *self = rest;
+        Ok(())
+    }
+
+    /// Removes all pairs with this key. Returns whether there was one.
+    pub fn remove(&mut self, key: &str) -> bool {
+        let mut rest = Self::new();
+        for (own, value) in self.view().iter().filter(|(own, _)| *own != key) {
+            put_metadata(&mut rest.fields, own, value);
+        }
+        let removed = rest.fields.len() < self.fields.len();
+        *self = rest;
+        removed
+    }
+
     /// The pairs, as a view like that of received metadata.
     pub fn view(&self) -> MetadataView<'_> {
         MetadataView {
@@ -152,6 +175,25 @@ impl fmt::Debug for MetadataView<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pair_that_is_set_replaces_those_with_its_key() {
+        let mut metadata = Metadata::new();
+        for (key, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            metadata.insert(key, value).unwrap();
+        }
+        metadata.set("a", "4").unwrap();
+        let pairs: Vec<_> = metadata.view().iter().collect();
+        assert_eq!(pairs, [("b", &b"2"[..]), ("a", &b"4"[..])]);
+        assert_eq!(
+            metadata.set("b", vec![0; MAX_METADATA]),
+            Err(MetadataError::TooLarge)
+        );
+        assert_eq!(metadata.set("B", ""), Err(MetadataError::Key));
+        assert_eq!(metadata.value("b"), Some(&b"2"[..]));
+        assert!(metadata.remove("b") && !metadata.remove("b"));
+        assert!(metadata.remove("a") && metadata.is_empty());
+    }
 
     #[test]
     fn pairs_come_back_in_order() {

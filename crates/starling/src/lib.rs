@@ -192,6 +192,15 @@
 //! second form that takes options, `greet_with(&request, &options)`. `HelloClient::with_options` sets
 //! the options of all other calls. There is no timeout unless one is set. Dropping a call cancels it.
 //!
+//! A status has metadata, too, and [`details`]: messages that say more, for programs.
+//!
+//! # Interceptors
+//!
+//! An [`Interceptor`] stands around calls: those of a channel ([`Channel::intercept`]), of a server
+//! ([`ServerBuilder::interceptor`]), or of one service ([`ServerBuilder::add_intercepted`]). It is async,
+//! changes metadata, deadline, message and status, and may answer or repeat a call. A [`LocalChannel`] has
+//! none.
+//!
 //! # Recipes
 //!
 //! *A server inside a runtime*, and nested handlers that use tokio's timers and sockets:
@@ -212,25 +221,8 @@
 //! Inline and worker handlers are no futures. They use `Handle::block_on` of a runtime at most in a
 //! worker.
 //!
-//! *A token with each call*, which the handler checks. Nothing is encrypted, so this is for trusted
-//! networks:
-//!
-//! ```
-//! # use starling::{CallOptions, Channel, MetadataView, Status};
-//! # use starling_test_protos::hello::*;
-//! # fn client(channel: Channel, token: &str) -> Result<(), Box<dyn std::error::Error>> {
-//! let client = HelloClient::new(channel)
-//!     .with_options(CallOptions::default().metadata("token", token)?);
-//! # Ok(())
-//! # }
-//! fn check(metadata: MetadataView<'_>, token: &[u8]) -> Result<(), Status> {
-//!     // In a handler: check(request.metadata(), ..)?
-//!     match metadata.value("token") {
-//!         Some(given) if given == token => Ok(()),
-//!         _ => Err(Status::unauthenticated("the call has no valid token")),
-//!     }
-//! }
-//! ```
+//! *A token with each call*, and a server that asks for it: an [`Interceptor`] at each end, as in
+//! `examples/token.rs`. Nothing is encrypted, so this is for trusted networks.
 //!
 //! *Several servers*, each of which has a part of the keys: a channel for each. They share one endpoint
 //! and its threads.
@@ -274,7 +266,7 @@
 //! | missing | meanwhile |
 //! |---|---|
 //! | encryption and authentication | trusted networks only; a token in metadata |
-//! | interceptors, retries, hedging, balancing | a wrapper around the client; [`Status::may_have_run`] says what may be made again |
+//! | retries, hedging, balancing | an interceptor of your own; [`Status::may_have_run`] says what may be made again |
 //! | gRPC, the managed service | a server of your own beside it; both are planned |
 //! | metrics and tracing spans | [`ServerHandle::stats`], [`Channel::stats`] |
 //! | `proto2` and editions | `syntax = "proto3"` |
@@ -307,6 +299,7 @@ mod channel_state;
 mod connection;
 mod connections;
 mod core;
+pub mod details;
 mod device;
 mod driver;
 mod endpoint;
