@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 //! The checked-in code of messages and services that come with the crate equals the code that `starling-build`
+=======
+//! The checked-in code of the services that every server has equals the code that `starling-build`
+>>>>>>> 546a6a3 (health: the .proto and the code of grpc.health.v1)
 //! generates from their `.proto` files.
 //! To regenerate it: `STARLING_REGENERATE=1 cargo test -p starling --test reflection_is_current`.
 
@@ -36,4 +40,9 @@ fn the_reflection_code_is_current() {
 #[test]
 fn the_code_of_the_details_of_a_status_is_current() {
     check("google/rpc/status.proto", "google.rpc", "details");
+}
+
+#[test]
+fn the_health_code_is_current() {
+    check("grpc/health/v1/health.proto", "grpc.health.v1", "health");
 }
