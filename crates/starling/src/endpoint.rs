@@ -13,6 +13,7 @@ use crate::address::Address;
 use crate::channel_factory::ChannelFactory;
 use crate::core::{AnyCore, Core};
 use crate::error::Error;
+use crate::health::{EndOnDrop, Health};
 use crate::local::LocalChannel;
 use crate::settings::{Settings, settings_methods};
 
@@ -21,6 +22,7 @@ use crate::settings::{Settings, settings_methods};
 /// It works while one of its methods runs: [`Endpoint::block_on`], [`Endpoint::run_until`], or
 /// [`Endpoint::poll`] in a loop of your own.
 pub struct Endpoint {
+    health: EndOnDrop,
     core: Box<dyn AnyCore>,
     channels: Arc<ChannelFactory>,
 }
@@ -121,9 +123,15 @@ impl Endpoint {
         &self.channels
     }
 
+    /// The statuses that health checks get, if the endpoint serves.
+    pub fn health(&self) -> Health {
+        self.health.0.clone()
+    }
+
     /// Finishes the work in progress and closes all sessions, at most for `timeout`. True if all of it
     /// was finished.
     pub fn shut_down(mut self, timeout: Duration) -> Result<bool, IoError> {
+        self.health.0.end();
         self.core.drain(timeout)
     }
 }
@@ -193,7 +201,13 @@ impl EndpointBuilder {
         let channels = core.channels(address);
         if is_bound {
             core.serve(&registry, &channels, &workers)?;
+            registry.health.begin();
         }
-        Ok(Endpoint { core, channels })
+        let health = EndOnDrop(registry.health.clone());
+        Ok(Endpoint {
+            health,
+            core,
+            channels,
+        })
     }
 }

@@ -305,6 +305,7 @@ mod driver;
 mod endpoint;
 mod error;
 mod executor;
+pub mod health;
 mod interceptor;
 mod local;
 mod lookup;
@@ -330,6 +331,7 @@ pub use channel::{Channel, ChannelBuilder, ChannelCall};
 pub use channel_state::ChannelState;
 pub use endpoint::{Endpoint, EndpointBuilder};
 pub use error::Error;
+pub use health::{Health, HealthError, ServingStatus};
 pub use interceptor::{
     InterceptedCall, InterceptedResponse, InterceptedStream, Interceptor, Next, Side,
 };

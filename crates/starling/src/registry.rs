@@ -11,6 +11,7 @@ use starling_io::MessageMemory;
 use starling_message::{Message, MethodDescriptor, Mode, ServiceDescriptor};
 
 use crate::error::Error;
+use crate::health::{HEALTH_SERVICE, Health, health_server};
 use crate::interceptor::{Intercepted, Interceptor, Interceptors};
 use crate::message::{OwnedRequest, Request, respond, serve};
 use crate::nested::NestedContext;
@@ -34,6 +35,10 @@ pub(crate) struct Registry {
     methods: Vec<Box<dyn Method>>,
     by_id: HashMap<u32, &'static str>,
     has_workers: bool,
+    /// The services that are added now come with every server.
+    is_built_in: bool,
+    /// The statuses of the services.
+    pub(crate) health: Health,
     /// Where nested handlers run. In the dispatch thread if this is `None`.
     pub(crate) spawn: Option<SpawnTask>,
     /// The bounds on each client's streams.
@@ -112,13 +117,19 @@ impl Registry {
         self.methods.push(method);
     }
 
-    /// Adds reflection, after all services, and checks that one server can serve them together, with
-    /// these workers.
+    /// Adds health and reflection, after all services, and checks that one server can serve them together,
+    /// with these workers. A health service of the user's own takes the place of the built-in one.
     pub(crate) fn complete(&mut self, workers: &WorkerConfig) -> Result<(), Error> {
+        self.is_built_in = true;
+        if !(self.services.iter()).any(|service| service.name == HEALTH_SERVICE.name) {
+            self.add(health_server(&self.health));
+        }
         let catalog = Catalog::new(&self.services);
         self.add(ReflectionServer::new(catalog));
         let interceptors = std::mem::take(&mut self.interceptors);
         self.intercept_from(0, &interceptors);
+        let names = self.services.iter().map(|service| service.name);
+        self.health.add_services(names);
         if let Some(error) = self.error.take() {
             return Err(error);
         }
@@ -175,6 +186,7 @@ impl Registrar for Registry {
         self.insert(Box::new(Streaming::<Q, P, F> {
             method,
             handler: Arc::new(handler),
+            is_built_in: self.is_built_in,
             types: PhantomData,
         }));
     }
@@ -258,6 +270,7 @@ where
 struct Streaming<Q, P, F> {
     method: &'static MethodDescriptor,
     handler: Arc<F>,
+    is_built_in: bool,
     types: PhantomData<fn(Q) -> P>,
 }
 
@@ -268,6 +281,10 @@ where
 {
     fn descriptor(&self) -> &'static MethodDescriptor {
         self.method
+    }
+
+    fn stays_in_thread(&self) -> bool {
+        self.is_built_in
     }
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {

@@ -13,6 +13,7 @@ use starling_io::{Fault, IoError};
 
 use crate::address::Address;
 use crate::error::Error;
+use crate::health::Health;
 use crate::plane::{Listener, Serving};
 use crate::registry::Registry;
 use crate::settings::{Settings, settings_methods};
@@ -174,6 +175,11 @@ impl Server {
         addresses
     }
 
+    /// The statuses that health checks get. Everything is NOT_SERVING until the server serves.
+    pub fn health(&self) -> Health {
+        self.settings.registry.health.clone()
+    }
+
     /// Serves, in threads of its own, until the handle is dropped. When this returns, all of them
     /// serve.
     ///
@@ -181,7 +187,7 @@ impl Server {
     /// The first error of a dispatch thread that could not be set up, or of its workers. All other
     /// threads have ended then.
     pub fn spawn(self) -> Result<ServerHandle, Error> {
-        let mut handle = ServerHandle::new(self.addresses());
+        let mut handle = ServerHandle::new(self.addresses(), self.health());
         let Settings {
             registry,
             config,

@@ -108,6 +108,19 @@ macro_rules! settings_methods {
             self
         }
 
+        /// The statuses that health checks get (gRPC's `grpc.health.v1.Health`, which every server has). A
+        /// program may set some before it serves.
+        pub fn health(&self) -> $crate::Health {
+            self.settings.registry.health.clone()
+        }
+
+        /// Clients that watch the health of services, all together, at most. Further ones get
+        /// RESOURCE_EXHAUSTED. The default is 1,024.
+        pub fn max_health_watchers(self, watchers: usize) -> Self {
+            self.settings.registry.health.bound_watchers(watchers);
+            self
+        }
+
         /// Sets how a dispatch thread behaves when it is idle. By default it spins for a moment and
         /// then sleeps.
         pub fn idle(mut self, idle: ::starling_endpoint::Idle) -> Self {

@@ -38,6 +38,9 @@ pub(crate) trait StreamEnd: Send + Sync {
     /// Ready when an item may be pushed, or the stream is over.
     fn poll_ready(&self, cx: &mut Context<'_>, waiting: &mut Waiting) -> Poll<()>;
 
+    /// A server has room for an item only when none waits. Clients have no use for it.
+    fn keep_one(&self) {}
+
     /// Adds an item: its bytes, and more that are held by reference. A client may say that it is the last.
     fn push(&self, head: &[u8], tail: Option<&Bytes>, is_last: bool) -> Result<(), Status>;
 

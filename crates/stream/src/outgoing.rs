@@ -50,6 +50,8 @@ pub(crate) struct Outgoing {
     untaken_bytes: usize,
     /// The other end's.
     window: u32,
+    /// Bytes that may wait, if fewer than the window allows.
+    pub(crate) most_waiting: usize,
     /// No more items come from the user.
     pub(crate) closed: bool,
 }
@@ -64,13 +66,15 @@ impl Outgoing {
             untaken: VecDeque::new(),
             untaken_bytes: 0,
             window: FIRST_WINDOW,
+            most_waiting: usize::MAX,
             closed: false,
         }
     }
 
     /// Whether the user may add an item: the bound on what waits here is one item more.
     pub(crate) fn has_room(&self) -> bool {
-        self.waiting_bytes < (self.window as usize).max(BUNDLE_BYTES)
+        let most = (self.window as usize).max(BUNDLE_BYTES);
+        self.waiting_bytes < most.min(self.most_waiting)
     }
 
     /// Adds an item.

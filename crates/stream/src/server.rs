@@ -76,6 +76,11 @@ impl<R> ServerStream<R> {
         self.finished.is_some() || self.outgoing.has_room()
     }
 
+    /// From now on an item may be pushed only when none waits.
+    pub fn keep_one(&mut self) {
+        self.outgoing.most_waiting = 1;
+    }
+
     /// Adds an item: its bytes, and more that are held by reference.
     ///
     /// # Errors

@@ -29,6 +29,10 @@ impl Method for Intercepted {
         self.method.descriptor()
     }
 
+    fn stays_in_thread(&self) -> bool {
+        self.method.stays_in_thread()
+    }
+
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
         let around = MethodInterceptors {
             method: self.method.descriptor(),

@@ -21,6 +21,12 @@ pub trait Method: Send + Sync {
 
     /// Makes the handler for one listener, which calls it directly.
     fn handler(&self, listener: &ListenerContext) -> MethodHandler;
+
+    /// Whether its futures run in the listener's thread even if the user has an executor for them: those
+    /// of the services that every server has.
+    fn stays_in_thread(&self) -> bool {
+        false
+    }
 }
 
 /// How a listener runs a method.

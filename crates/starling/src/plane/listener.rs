@@ -42,7 +42,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// The methods of the server's services, and of reflection.
+    /// The methods of the server's services, and of those that every server has.
     pub fn methods(&self) -> &[Box<dyn Method>] {
         self.registry.methods()
     }

@@ -71,13 +71,15 @@ pub(crate) fn serve_on<I: Device>(
     };
     let streams = Streams::new(registry.streams.within(&core.protocol));
     for method in registry.methods() {
+        let spawn = match method.stays_in_thread() {
+            true => None,
+            false => registry.spawn.clone(),
+        };
         let handler = match method.handler(&context) {
             MethodHandler::Inline(handler) => Handler::unary(handler),
             MethodHandler::Worker(handler) => Handler::unary_worker(handler),
-            MethodHandler::Nested(handler) => nested(handler, registry.spawn.clone()),
-            MethodHandler::Streaming(handler) => {
-                streaming(handler, Arc::clone(&streams), registry.spawn.clone())
-            }
+            MethodHandler::Nested(handler) => nested(handler, spawn),
+            MethodHandler::Streaming(handler) => streaming(handler, Arc::clone(&streams), spawn),
         };
         core.raw.register(MethodId(method.descriptor().id), handler);
     }

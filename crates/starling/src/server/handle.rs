@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::control::{Control, ControlRequests, EndGuard};
 use crate::error::Error;
+use crate::health::Health;
 use crate::plane::{Listener, Serving};
 use crate::stats::ThreadStats;
 
@@ -19,6 +20,7 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(1);
 /// A server that serves. Dropping the handle shuts the server down, within a second.
 pub struct ServerHandle {
     addresses: Vec<String>,
+    health: Health,
     control: Arc<Control>,
     /// One for each thread.
     requests: Vec<Arc<ControlRequests>>,
@@ -34,9 +36,10 @@ impl fmt::Debug for ServerHandle {
 }
 
 impl ServerHandle {
-    pub(super) fn new(addresses: Vec<String>) -> Self {
+    pub(super) fn new(addresses: Vec<String>, health: Health) -> Self {
         Self {
             addresses,
+            health,
             control: Arc::default(),
             requests: Vec::new(),
             threads: Vec::new(),
@@ -73,6 +76,7 @@ impl ServerHandle {
             self.stop(DROP_TIMEOUT);
             self.join()?;
         }
+        self.health.begin();
         Ok(self)
     }
 
@@ -90,6 +94,12 @@ impl ServerHandle {
     /// Whether all of its threads still serve. If not, [`ServerHandle::shutdown`] returns the error.
     pub fn is_serving(&self) -> bool {
         self.control.threads().ended == 0
+    }
+
+    /// The statuses that health checks get. All of the server's services are SERVING unless the program says
+    /// otherwise, and everything is NOT_SERVING when the server begins to shut down.
+    pub fn health(&self) -> Health {
+        self.health.clone()
     }
 
     /// Counters of each dispatch thread and its device, in the order of the addresses, and of the
@@ -150,6 +160,8 @@ impl ServerHandle {
     }
 
     fn stop(&self, timeout: Duration) {
+        // First, so that watchers hear of it in front of the end of their streams.
+        self.health.end();
         self.control.stop(timeout);
         self.requests.iter().for_each(|requests| requests.notify());
     }
@@ -198,7 +210,7 @@ mod tests {
 
     /// Two dispatch threads, the second of which ends with an error.
     fn with_one_that_fails() -> (ServerHandle, Arc<Control>) {
-        let mut handle = ServerHandle::new(vec![String::new()]);
+        let mut handle = ServerHandle::new(vec![String::new()], Health::default());
         let control = handle.control();
         let its_control = Arc::clone(&control);
         handle.threads.push(std::thread::spawn(move || {

@@ -82,6 +82,11 @@ impl<M: Message> StreamSender<M> {
         self.end.set_trailers(metadata)
     }
 
+    /// Of a handler: has room for a message only when none waits. What waits is never old then.
+    pub(crate) fn keep_one(&self) {
+        self.end.keep_one();
+    }
+
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let ready = self.end.poll_ready(cx, &mut self.waiting);
         if ready.is_ready() {

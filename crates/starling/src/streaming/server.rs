@@ -275,6 +275,10 @@ impl StreamEnd for ServerEnd {
         Poll::Pending
     }
 
+    fn keep_one(&self) {
+        self.state.lock().stream.keep_one();
+    }
+
     fn push(&self, head: &[u8], tail: Option<&Bytes>, _: bool) -> Result<(), Status> {
         let mut state = self.state.lock();
         state.stream.push(head, tail)?;
