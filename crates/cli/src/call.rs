@@ -65,7 +65,7 @@ Examples, with `starling serve kv` in another terminal:
 /// The longest request that is read, in bytes of JSON.
 const MAX_REQUEST: u64 = 256 << 20;
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
     let unit_s = match unit {

@@ -89,6 +89,14 @@ pub(crate) enum CliError {
     /// A device that has to work does not work.
     #[error("{0}: does not work here; the findings marked `bad` say why, and what to do")]
     DevicesLack(String),
+    /// A server said that it, or a service of its, should not be called.
+    #[error("{what}: {status}; it should not be called now")]
+    NotServing {
+        /// The server or the service.
+        what: String,
+        /// The server's word for it.
+        status: String,
+    },
     /// This program has to start itself, and its path is unknown.
     #[error("finding the path of this program: {0}")]
     OwnPath(#[source] io::Error),

@@ -5,13 +5,14 @@
 //!
 //! | module | subcommands | built |
 //! |---|---|---|
-//! | `serve`, `call`, `doctor` | what an operator needs | always |
+//! | `serve`, `call`, `health`, `doctor` | what an operator needs | always |
 //! | `lab` | `demo`, `bench`, `sim`: they need the benchmarks, tonic and the simulator | with the feature `lab`, a default one |
 //! | `no_lab` | the same names, each an error that says how to get them | without it |
 
 mod call;
 mod doctor;
 mod error;
+mod health;
 #[cfg(feature = "lab")]
 mod lab;
 #[cfg(not(feature = "lab"))]
@@ -39,7 +40,7 @@ Exit status:
   0  everything was done, and every answer was right
   1  something failed; standard error says what
   2  the command line was wrong
-`starling call` has more; see its help.";
+`starling call` and `starling health` have more; see their help.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -47,6 +48,8 @@ enum Command {
     Serve(serve::Arguments),
     /// Calls any method of any server with JSON, or lists the services and methods of a server.
     Call(call::Arguments),
+    /// Asks a server whether it, or one of its services, can be called now.
+    Health(health::Arguments),
     /// Checks what each device can do on this host, and what it lacks.
     Doctor(doctor::Arguments),
     #[command(flatten)]
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Call(arguments) => call::run(&arguments),
+        Command::Health(arguments) => health::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Lab(command) => lab::run(&command),
         Command::Completions { shell } => output::print(&completions(shell)),
@@ -140,7 +144,7 @@ mod tests {
             true => &["demo", "bench", "sim"],
             false => &[],
         };
-        let always = ["serve", "call", "doctor"];
+        let always = ["serve", "call", "health", "doctor"];
         assert_eq!(names, [&always, lab, &["completions"]].concat());
     }
 

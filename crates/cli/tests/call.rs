@@ -95,7 +95,10 @@ fn a_call_without_a_method_lists_services_or_describes_one() {
     let serve = Serve::start("kv", &["udp://127.0.0.1:0"], &["--records", "0"]);
     let address = &serve.addresses[0];
     let list = text(&run(&["call", address]).stdout);
-    assert_eq!(list, "kv.Kv\nstarling.reflection.Reflection\n");
+    assert_eq!(
+        list,
+        "kv.Kv\ngrpc.health.v1.Health\nstarling.reflection.Reflection\n"
+    );
     let service = text(&run(&["call", address, "kv.Kv"]).stdout);
     assert!(service.contains("  rpc Scan(kv.ScanRequest) returns (kv.ScanResponse);\n"));
     assert!(

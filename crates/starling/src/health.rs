@@ -30,12 +30,12 @@ use crate::streaming::StreamSender;
 
 pub(crate) use board::EndOnDrop;
 pub use board::{Health, HealthError, MAX_CHOSEN_NAMES, MAX_NAME_BYTES};
+use generated::HealthServer;
 pub use generated::health_check_response::ServingStatus;
 pub use generated::{
-    HEALTH_SERVICE, HealthCheckRequest, HealthCheckRequestView, HealthCheckResponse,
-    HealthCheckResponseView, HealthClient,
+    HEALTH_SERVICE, HealthCheckRequest, HealthCheckRequestMut, HealthCheckRequestView,
+    HealthCheckResponse, HealthCheckResponseMut, HealthCheckResponseView, HealthClient,
 };
-use generated::{HealthCheckResponseMut, HealthServer};
 
 /// The service of a server with these statuses.
 pub(crate) fn health_server(health: &Health) -> HealthServer<impl generated::Health> {

@@ -5,6 +5,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use common::shm_address;
+use starling::health::HEALTH_SERVICE;
 use starling::reflection::{
     DescribeServiceRequest, ListServicesRequest, REFLECTION_SERVICE, ReflectionClient,
 };
@@ -200,7 +201,8 @@ fn a_server_describes_itself() {
         .iter()
         .map(|service| (service.name(), service.methods().len()))
         .collect();
-    assert_eq!(services, [("store.Store", 3), (REFLECTION_SERVICE.name, 3)]);
+    let (health, reflection) = (HEALTH_SERVICE.name, REFLECTION_SERVICE.name);
+    assert_eq!(services, [("store.Store", 3), (health, 2), (reflection, 3)]);
 
     let mut request = DescribeServiceRequest::new();
     request.set_name("store.Store");
