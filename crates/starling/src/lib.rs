@@ -278,6 +278,13 @@
 //! datagrams were dropped and why, what took the slow path, and in which mode an interface works
 //! ([`DeviceReport`], which has a table of the names). `starling serve` prints the same.
 //!
+//! # Health
+//!
+//! Every server has gRPC's health checks (`grpc.health.v1.Health`), which `starling health` asks for. Its
+//! services are SERVING while it serves, and NOT_SERVING as soon as it begins to shut down. A program says
+//! otherwise by [`ServerHandle::health`], or by [`ServerBuilder::health`] before it serves. [`health`] has the
+//! client.
+//!
 //! # Versions
 //!
 //! When a client first uses a method in a session, client and server compare their versions of it. If

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 //! The checked-in code of messages and services that come with the crate equals the code that `starling-build`
-=======
-//! The checked-in code of the services that every server has equals the code that `starling-build`
->>>>>>> 546a6a3 (health: the .proto and the code of grpc.health.v1)
 //! generates from their `.proto` files.
 //! To regenerate it: `STARLING_REGENERATE=1 cargo test -p starling --test reflection_is_current`.
 
