@@ -164,3 +164,24 @@ impl Outgoing {
         self.closed = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sender_that_keeps_one_item_has_room_when_none_waits() {
+        let mut outgoing = Outgoing::new(0);
+        outgoing.push(&[], None);
+        assert!(outgoing.has_room(), "by default the window decides");
+        outgoing.most_waiting = 1;
+        assert!(!outgoing.has_room());
+        outgoing.pop();
+        assert!(outgoing.has_room());
+        // What the window has no room for stays.
+        outgoing.push(&[], None);
+        outgoing.handle_taken(0, 0).expect("nothing is wrong");
+        outgoing.pop();
+        assert!(!outgoing.has_room());
+    }
+}
