@@ -7,7 +7,8 @@
 //!
 //! // A handler:
 //! let mut wrong = BadRequest::new();
-//! let mut field = wrong.field_violations_mut().push_default();
+//! let mut fields = wrong.field_violations_mut();
+//! let mut field = fields.push_default();
 //! field.set_field("size");
 //! field.set_description("is 0");
 //! let status = Status::invalid_argument("a volume needs a size").with_detail(&wrong)?;
