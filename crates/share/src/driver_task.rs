@@ -10,11 +10,11 @@
 //!    ▲                            │    ▲
 //!    └── woken: their calls ended ┘    └─ again, after the tasks that are ready
 //!
-//!  ACTIVE: it will look into the inbox     PARKED: a push rouses it     GONE: the executor ended
+//!  ACTIVE: it will look into the inbox     PARKED: a push wakes it     GONE: the executor ended
 //! ```
 //!
 //! It spins as long as a thread would before it sleeps. Then it parks, and the keeper sleeps in the
-//! device in its place, until something arrives or a push rouses the task again.
+//! device in its place, until something arrives or a push wakes the task again.
 //!
 //! No wake-up is lost: a caller pushes and then looks at the task's state. The task parks and then
 //! looks into the inbox. Both have a full fence in between.
@@ -41,7 +41,7 @@ pub(crate) struct TaskState {
 
 impl TaskState {
     /// Has the task polled, unless it will be anyway. False if it is gone.
-    pub(crate) fn rouse(&self) -> bool {
+    pub(crate) fn wake(&self) -> bool {
         let (from, to) = (PARKED, ACTIVE);
         let state = self
             .state
@@ -78,7 +78,7 @@ impl TaskState {
         self.set(ACTIVE);
     }
 
-    /// A swap, not a store: loom orders only these with what [`TaskState::rouse`] does.
+    /// A swap, not a store: loom orders only these with what [`TaskState::wake`] does.
     fn set(&self, state: u8) {
         self.state.swap(state, Ordering::SeqCst);
     }
@@ -99,10 +99,10 @@ impl TaskHandle {
     }
 
     /// To be called after a push. False if the task is gone, with its executor.
-    pub fn rouse(&self) -> bool {
+    pub fn wake(&self) -> bool {
         fence(Ordering::SeqCst);
         // A load first: the task is mostly active.
-        self.0.state.load(Ordering::Relaxed) == ACTIVE || self.0.rouse()
+        self.0.state.load(Ordering::Relaxed) == ACTIVE || self.0.wake()
     }
 }
 
@@ -122,7 +122,7 @@ pub(crate) enum Progress {
 pub(crate) enum Next {
     /// It drives again, after the tasks that are ready.
     Again(Progress),
-    /// It waits until it is roused.
+    /// It waits until it is woken.
     Park,
     /// The loop has ended.
     End,
@@ -136,7 +136,7 @@ pub struct DriverTask<C: Command> {
 }
 
 impl<C: Command> DriverTask<C> {
-    /// A task, for an executor to run, and what rouses it.
+    /// A task, for an executor to run, and what wakes it.
     pub fn new(shared: &Arc<SharedLoop<C>>) -> (Self, TaskHandle) {
         let state = Arc::new(TaskState {
             state: AtomicU8::new(ACTIVE),
@@ -167,7 +167,7 @@ impl<C: Command> Future for DriverTask<C> {
         }
         if self.state.is_parked() {
             // Woken by the executor for no reason, or before it parked. If it took the role from the
-            // keeper, the keeper would rouse it, and so on.
+            // keeper, the keeper would wake it, and so on.
             return Poll::Pending;
         }
         self.progress = match self.shared.drive_in_task(&self.state, self.progress) {

@@ -463,7 +463,7 @@ impl<C: Command> SharedLoop<C> {
         for candidate in tasks {
             if let Candidate::Task(task) = candidate {
                 // A task may have been listed while it left: then nobody is to drive yet.
-                offered |= task.rouse();
+                offered |= task.wake();
             }
         }
         offered
@@ -494,7 +494,7 @@ impl<C: Command> SharedLoop<C> {
             }
         }
         for task in tasks {
-            task.rouse();
+            task.wake();
         }
     }
 

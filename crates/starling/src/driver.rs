@@ -141,7 +141,7 @@ impl Driver {
 
     /// Has the commands that were left executed soon.
     pub(crate) fn flush(&self) {
-        if !self.task_of_this_runtime().is_some_and(|task| task.rouse()) {
+        if !self.task_of_this_runtime().is_some_and(|task| task.wake()) {
             self.shared.drive_once();
         }
     }
@@ -161,7 +161,7 @@ impl Driver {
         let task = self.task_of_this_runtime();
         watch.get_or_insert_with(|| SharedLoop::watch(&self.shared, task.as_ref()));
         // After the watch: the task does not drive for a runtime without calls.
-        if !task.is_some_and(|task| task.rouse()) {
+        if !task.is_some_and(|task| task.wake()) {
             self.shared.drive_once();
         }
     }

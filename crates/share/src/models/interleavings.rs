@@ -150,7 +150,7 @@ fn call_of_future(shared: &Arc<SharedLoop<Arc<Waiter>>>) {
 fn calls_in_a_runtime(shared: &Arc<SharedLoop<Arc<Waiter>>>, calls: usize) {
     let (task, handle) = calls_in_a_runtime_that_stops(shared, calls);
     drop(task);
-    assert!(!handle.rouse(), "the task is gone");
+    assert!(!handle.wake(), "the task is gone");
 }
 
 type Task = std::pin::Pin<Box<DriverTask<Arc<Waiter>>>>;
@@ -171,7 +171,7 @@ fn calls_in_a_runtime_that_stops(
     for _ in 0..calls {
         let _watch = SharedLoop::watch(shared, Some(&handle));
         shared.push(Arc::clone(&runtime));
-        if !handle.rouse() {
+        if !handle.wake() {
             shared.drive_once();
         }
         while !runtime.take_notified() {

@@ -312,7 +312,7 @@ fn task_calls(shared: &ClientLoop, calls: usize, waiters: &Waiters) {
         let call = Call::new(&runtime);
         let _watch = SharedLoop::watch(shared, Some(&handle));
         shared.push(Arc::clone(&call));
-        assert!(handle.rouse(), "the task lives");
+        assert!(handle.wake(), "the task lives");
         while !call.is_over() {
             runtime.take_notified();
             if runtime.take_offered() {

@@ -33,7 +33,7 @@ impl Tasks {
     /// The loop has ended: so do its tasks.
     pub(super) fn end(&self) {
         for (_, task) in &*self.0.lock() {
-            task.rouse();
+            task.wake();
         }
     }
 }
