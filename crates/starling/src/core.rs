@@ -21,6 +21,7 @@ use crate::executor::Executor;
 use crate::registry::Registry;
 use crate::server::serve_on;
 use crate::stats::ThreadStats;
+use crate::streaming::Streams;
 use crate::wait::InTurn;
 
 pub(crate) struct Core<I: Device> {
@@ -28,6 +29,8 @@ pub(crate) struct Core<I: Device> {
     pub(crate) executor: Arc<Executor>,
     pub(crate) connections: Arc<Connections>,
     pub(crate) protocol: ProtocolConfig,
+    /// Of an endpoint that serves: the streams of its clients.
+    pub(crate) streams: Option<Arc<Streams>>,
     queue: Arc<PollQueue>,
     /// Client sessions of the endpoint that had ended when the connections were last polled.
     ended_seen: u64,
@@ -54,6 +57,7 @@ impl<I: Device> Core<I> {
             executor,
             connections,
             protocol: config.protocol.clone(),
+            streams: None,
             queue,
             ended_seen: 0,
             woken,
@@ -129,7 +133,7 @@ impl<I: Device> Core<I> {
     pub(crate) fn drain(&mut self, timeout: Duration) -> Result<bool, IoError> {
         let begun = std::time::Instant::now();
         self.raw.start_drain();
-        while !self.raw.is_drained() {
+        while !self.is_drained() {
             let left = timeout.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 break;
@@ -139,6 +143,15 @@ impl<I: Device> Core<I> {
             }
         }
         self.raw.drain(timeout.saturating_sub(begun.elapsed()))
+    }
+
+    /// A stream may have its end left to send while the client has no request here that it could answer.
+    fn is_drained(&self) -> bool {
+        self.raw.is_drained()
+            && self
+                .streams
+                .as_ref()
+                .is_none_or(|streams| streams.is_empty())
     }
 }
 

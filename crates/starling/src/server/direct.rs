@@ -83,6 +83,7 @@ pub(crate) fn serve_on<I: Device>(
         };
         core.raw.register(MethodId(method.descriptor().id), handler);
     }
+    core.streams = Some(streams);
     if registry.has_workers() {
         core.raw.start_workers(workers)?;
     }

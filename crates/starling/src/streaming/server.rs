@@ -152,14 +152,15 @@ impl ServerEnd {
             false => None,
         };
         drop(state);
+        // Before the last answer wakes a thread that shuts down when there are no streams.
+        if is_over && let Some(table) = self.table.upgrade() {
+            table.remove(self.key, self.this.as_ptr());
+        }
         for answer in answers {
             respond(&self.local, answer);
         }
         if let Some(writer) = writer {
             writer.wake();
-        }
-        if is_over && let Some(table) = self.table.upgrade() {
-            table.remove(self.key, self.this.as_ptr());
         }
     }
 

@@ -105,6 +105,11 @@ impl Streams {
         }
     }
 
+    /// Whether all streams are over, with their ends on their way to the clients.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.lock().streams.is_empty()
+    }
+
     fn admit(&self, peer: PeerId) -> Option<u32> {
         let mut table = self.table.lock();
         self.limits.admit(table.clients.entry(peer).or_default())
