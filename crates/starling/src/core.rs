@@ -138,7 +138,8 @@ impl<I: Device> Core<I> {
             if left.is_zero() {
                 break;
             }
-            if self.turn()?.is_idle() {
+            // A turn in which only a future ran counts as idle, and that may have ended a stream.
+            if self.turn()?.is_idle() && !self.is_drained() {
                 self.raw.wait(Some(left))?;
             }
         }

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod shutdown;
 mod watchers;
 
 use std::time::{Duration, Instant};
