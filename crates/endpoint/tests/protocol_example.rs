@@ -306,10 +306,11 @@ impl Exchange {
         let queues: [Queue; 4] = Default::default();
         let [to_server, to_client, from_client, from_server] = queues;
         let endpoint = |inbox: &Queue, outbox: &Queue, token: u32| {
-            let config = EndpointConfig {
+            let mut config = EndpointConfig {
                 idle: Idle::Spin,
                 ..EndpointConfig::default()
             };
+            config.protocol.slots = 8;
             let secrets = Secrets {
                 token,
                 cookie_key: std::array::from_fn(|index| index as u8),

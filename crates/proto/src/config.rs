@@ -51,7 +51,8 @@ impl Default for Factors {
 /// Configuration of an endpoint's protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Requests outstanding on a session, 1 to 64; further ones queue. Default 8, as in eRPC.
+    /// Requests outstanding on a session, 1 to 64; further ones queue. Default 32, as many as credits; eRPC has
+    /// 8. Slots take memory only once they are used, and callers that share a session fill many.
     pub slots: u16,
     /// Packets outstanding on a session, 1 to 1024. Default 32: 100 Gb/s times 6 us in packets
     /// of 2 KiB, rounded up.
@@ -64,7 +65,7 @@ pub struct Config {
     /// Sessions of each kind (client, server). Default 65,536, at most 2^24 - 1.
     pub max_sessions: usize,
     /// Sessions with the same peer that a session may grow to, itself included, while requests wait
-    /// for slow ones. 1: it does not grow. Default 2048: with 8 slots each, 16,384 requests at once.
+    /// for slow ones. 1: it does not grow. Default 512: with 32 slots each, 16,384 requests at once.
     pub group_sessions: u16,
     /// Sessions that one client endpoint may have with this server. Default: all that there can be.
     pub max_sessions_per_client: usize,
@@ -116,12 +117,12 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            slots: 8,
+            slots: 32,
             credits: 32,
             max_message: 64 << 20,
             max_queued: 1 << 16,
             max_sessions: 1 << 16,
-            group_sessions: 2048,
+            group_sessions: 512,
             max_sessions_per_client: crate::SessionId::MAX_INDEX,
             reassembly_bytes: 512 << 20,
             retained_bytes: 576 << 20,

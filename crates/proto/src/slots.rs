@@ -2,16 +2,19 @@
 //!
 //! With many sessions, most have one request outstanding at a time, and a client takes the lowest
 //! free slot. So the first slot lies beside the other fields that a request needs. The other slots
-//! get memory when one of them is used for the first time.
+//! get memory when they are used for the first time, twice as many each time.
 
 use std::ops::{Index, IndexMut};
+
+/// With the second slot, so many get memory.
+const LEAST: usize = 8;
 
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Slots<S> {
     first: S,
-    /// All others, or none yet.
-    rest: Box<[S]>,
+    /// Others, as far as they were used.
+    rest: Vec<S>,
     count: u8,
 }
 
@@ -20,7 +23,7 @@ impl<S: Default> Slots<S> {
     pub(crate) fn new(count: u16) -> Self {
         Self {
             first: S::default(),
-            rest: Box::new([]),
+            rest: Vec::new(),
             count: count.try_into().expect("at most 64 slots"),
         }
     }
@@ -58,7 +61,7 @@ impl<S: Default> Slots<S> {
         if index > self.rest.len() {
             return self.make_rest(index);
         }
-        Some(&mut self.rest[index - 1])
+        self.rest.get_mut(index - 1)
     }
 
     #[cold]
@@ -66,7 +69,9 @@ impl<S: Default> Slots<S> {
         if index >= self.count() {
             return None;
         }
-        self.rest = (1..self.count).map(|_| S::default()).collect();
+        let wanted = (index + 1).next_power_of_two().max(LEAST).min(self.count());
+        self.rest.reserve_exact(wanted - 1 - self.rest.len());
+        self.rest.resize_with(wanted - 1, S::default);
         self.get_mut(index)
     }
 

@@ -84,7 +84,8 @@ fn only_calls_that_were_never_sent_are_made_again() {
             })
         {}
         // One call for each slot of the session, and calls that queue behind them.
-        let sent: Vec<_> = (0..8).map(|_| client.wait(&payload(b""))).collect();
+        let slots = EndpointConfig::default().protocol.slots;
+        let sent: Vec<_> = (0..slots).map(|_| client.wait(&payload(b""))).collect();
         let waiting = CallOptions::waiting();
         let queued: Vec<_> = (0..20u8)
             .map(|i| client.echo_with(&payload(&[i]), &waiting))

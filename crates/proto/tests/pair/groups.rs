@@ -8,7 +8,11 @@ const MS: u64 = 1_000_000;
 
 /// A server whose requests are answered when the test says so.
 fn slow_server(server: Config) -> (Net, SessionId) {
-    let mut net = Net::new([Config::default(), server]);
+    let client = Config {
+        slots: 8,
+        ..Config::default()
+    };
+    let mut net = Net::new([client, server]);
     net.hosts[1].echo = false;
     let session = net.connect(0, 1);
     net.run_ms(1);
@@ -107,15 +111,19 @@ fn requests_that_wait_for_the_servers_thread_need_no_further_sessions() {
 
 #[test]
 fn a_group_stays_within_its_own_limit_and_its_servers() {
+    let eight = Config {
+        slots: 8,
+        ..Config::default()
+    };
     let small = Config {
         group_sessions: 3,
-        ..Config::default()
+        ..eight.clone()
     };
     let strict = Config {
         max_sessions_per_client: 3,
         ..Config::default()
     };
-    for [client, server] in [[small, Config::default()], [Config::default(), strict]] {
+    for [client, server] in [[small, Config::default()], [eight, strict]] {
         let mut net = Net::new([client, server]);
         net.hosts[1].echo = false;
         let session = net.connect(0, 1);

@@ -174,6 +174,7 @@ fn a_sink_without_room_delays_but_loses_nothing() {
 #[test]
 fn more_requests_than_slots_queue_up_to_the_bound() {
     let config = Config {
+        slots: 8,
         max_queued: 10,
         group_sessions: 1,
         ..Config::default()

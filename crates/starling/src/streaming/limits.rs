@@ -78,7 +78,7 @@ mod tests {
         let limits = StreamLimits::default();
         assert_eq!(limits.within(&protocol).streams, STREAMS);
         protocol.max_sessions_per_client = 2;
-        assert_eq!(limits.within(&protocol).streams, 12);
+        assert_eq!(limits.within(&protocol).streams, 48);
     }
 
     #[test]
