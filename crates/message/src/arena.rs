@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use starling_msgbuf::spare;
 
 use crate::layout::{MessageLayout, TAIL_OFFSET};
 use crate::layouts::LayoutRef;
@@ -33,7 +34,7 @@ const EMPTY_OFFSET: u32 = 8;
 /// Elements that an array has room for when it first moves.
 const FIRST_CAPACITY: u32 = 4;
 
-/// The least that a decoder's vector grows to, in bytes.
+/// A new message has room for so many bytes of parts; and the least that a decoder's vector grows to.
 const FIRST_BYTES: usize = 64;
 
 /// One message under construction, at the end of a vector.
@@ -54,6 +55,13 @@ struct Extra {
     capacities: BTreeMap<u32, u32>,
 }
 
+impl Drop for Arena {
+    #[inline]
+    fn drop(&mut self) {
+        spare::give(std::mem::take(&mut self.bytes));
+    }
+}
+
 /// A bytes field held by reference.
 #[derive(Clone, Debug)]
 struct Tail {
@@ -63,6 +71,14 @@ struct Tail {
 }
 
 impl Arena {
+    /// Begins an empty message of this layout, in memory of an earlier one if this thread has some.
+    #[inline]
+    pub fn new<'l>(layout: impl Into<LayoutRef<'l>>) -> Arena {
+        let layout = layout.into();
+        let room = layout.size() as usize + FIRST_BYTES;
+        Self::begin(spare::take(room), layout)
+    }
+
     /// Begins an empty message of this layout at the end of `bytes`, whose content stays in front.
     #[inline]
     pub fn begin<'l>(mut bytes: Vec<u8>, layout: impl Into<LayoutRef<'l>>) -> Arena {
@@ -105,9 +121,9 @@ impl Arena {
 
     /// Hands the memory over: the whole vector, with the bytes in front of the message, and the
     /// bytes that follow it.
-    pub fn into_parts(self) -> (Vec<u8>, Option<Bytes>) {
-        let tail = self.extra.and_then(|extra| extra.tail);
-        (self.bytes, tail.map(|tail| tail.bytes))
+    pub fn into_parts(mut self) -> (Vec<u8>, Option<Bytes>) {
+        let tail = self.extra.take().and_then(|extra| extra.tail);
+        (std::mem::take(&mut self.bytes), tail.map(|tail| tail.bytes))
     }
 
     /// Size of the message in bytes, head and tail.

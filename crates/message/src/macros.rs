@@ -76,7 +76,7 @@ macro_rules! message {
             #[inline]
             pub fn new() -> Self {
                 Self {
-                    arena: $crate::Arena::begin(::std::vec::Vec::new(), &$layout),
+                    arena: $crate::Arena::new(&$layout),
                 }
             }
 

@@ -70,7 +70,7 @@ pub trait Message: Default + Clone + PartialEq + Debug + Send + Sync + 'static {
 
     /// An owned copy of a view.
     fn from_view(view: Self::View<'_>) -> Self {
-        let mut arena = Arena::begin(Vec::new(), Self::LAYOUT);
+        let mut arena = Arena::new(Self::LAYOUT);
         copy(Self::LAYOUT, view.reader(), &mut arena.root());
         Self::from_arena(arena)
     }

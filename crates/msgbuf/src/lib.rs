@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod spare;
+
 use bytes::Bytes;
 
 /// One message: contiguous bytes (the head), then an optional part that is held by reference (the tail).

@@ -12,6 +12,7 @@ use starling_endpoint::{
 use starling_io::MessageMemory;
 use starling_message::protobuf::{self, DecodeLimits};
 use starling_message::{Arena, Message, MessageLayout, MessageView, Reader, reflect, validate};
+use starling_msgbuf::spare;
 
 /// A request of an inline or worker handler. The handler reads it where it was received.
 pub struct Request<'a, Q: Message> {
@@ -239,8 +240,22 @@ impl<P: Message> Response<P> {
     }
 
     /// The message alone, in the memory that it was received in.
-    pub fn into_message(self) -> P {
-        self.kept.into_message()
+    pub fn into_message(mut self) -> P {
+        self.take_kept().into_message()
+    }
+
+    fn take_kept(&mut self) -> Kept<P> {
+        std::mem::replace(&mut self.kept, Kept::Native(OwnedMessage::default()))
+    }
+}
+
+impl<P: Message> Drop for Response<P> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Kept::Native(message) = self.take_kept() {
+            let (buffer, _) = message.into_parts();
+            spare::give(buffer.into_parts().0);
+        }
     }
 }
 
@@ -339,7 +354,7 @@ fn encode_protobuf<P: Message>(response: &P, out: &mut Vec<u8>) -> Result<(), St
 #[inline]
 pub(crate) fn prepare<Q: Message>(request: &Q, room: usize) -> Msgbuf {
     let (head, tail) = request.parts();
-    let mut bytes = Vec::with_capacity(room + head.len());
+    let mut bytes = spare::take(room + head.len());
     bytes.resize(room, 0);
     bytes.extend_from_slice(head);
     Msgbuf::from_parts(bytes, tail.cloned())

@@ -11,13 +11,13 @@ use super::{Violation, assert_none, workspace};
 const LAYERS: &[(&str, &[&str])] = &[
     // Leaves: each is a subject of its own.
     ("crates/io", &[]),
-    ("crates/message", &[]),
     ("crates/msgbuf", &[]),
     ("crates/netns", &[]),
     ("crates/prefetch", &[]),
     ("xtask", &[]),
     ("crates/call", &["msgbuf"]),
     ("crates/handoff", &["prefetch"]),
+    ("crates/message", &["msgbuf"]),
     ("crates/stream", &["call"]),
     ("crates/proto", &["msgbuf", "prefetch"]),
     ("crates/share", &["io"]),
@@ -41,8 +41,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/starling",
         &[
-            "call", "endpoint", "io", "io-mem", "io-shm", "io-udp", "io-xdp", "message", "share",
-            "stream",
+            "call", "endpoint", "io", "io-mem", "io-shm", "io-udp", "io-xdp", "message", "msgbuf",
+            "share", "stream",
         ],
     ),
     ("crates/dynamic", &["starling"]),
