@@ -93,6 +93,11 @@ impl Response<'_> {
     /// The response, to keep it longer than the continuation runs. A large one is moved, a small
     /// one copied.
     pub fn into_owned(self) -> OwnedMessage {
-        self.payload.into_owned(Msgbuf::new())
+        self.into_owned_in(Msgbuf::new())
+    }
+
+    /// The same. A small response is copied into the memory of `spare`.
+    pub fn into_owned_in(self, spare: Msgbuf) -> OwnedMessage {
+        self.payload.into_owned(spare)
     }
 }

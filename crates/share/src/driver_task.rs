@@ -98,6 +98,30 @@ impl TaskHandle {
         self.0.state.load(Ordering::Relaxed) == GONE
     }
 
+    /// Whether the task is about to look into the inbox.
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        self.0.state.load(Ordering::Relaxed) == ACTIVE
+    }
+
+    /// Whether both are of the same task.
+    #[inline]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The task drives for one more call of its executor, until [`TaskHandle::end_call`].
+    #[inline]
+    pub fn begin_call(&self) {
+        self.0.begin_call();
+    }
+
+    /// See [`TaskHandle::begin_call`].
+    #[inline]
+    pub fn end_call(&self) {
+        self.0.end_call();
+    }
+
     /// To be called after a push. False if the task is gone, with its executor.
     pub fn wake(&self) -> bool {
         fence(Ordering::SeqCst);

@@ -3,6 +3,7 @@
 mod background;
 mod handover_check;
 mod tasks;
+mod watch;
 mod yield_policy;
 
 use std::collections::VecDeque;
@@ -11,13 +12,14 @@ use std::time::Duration;
 
 use starling_io::{Clock, IoError, MonotonicClock, Wake};
 
-use crate::driver_task::{TaskHandle, TaskState};
+use crate::driver_task::TaskState;
 use crate::keeper::Keeper;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Arc, Mutex, Queue, RoleGuard, RoleLock, lock};
 use crate::waiter::Waiter;
 
 use handover_check::{Handovers, Transit};
+pub use watch::Watch;
 use yield_policy::YieldPolicy;
 
 /// The keeper executes a call that nobody waits for, or not yet, this long after it was made.
@@ -95,7 +97,11 @@ pub struct SharedLoop<C: Command> {
     parked: Mutex<Vec<Arc<TaskState>>>,
     /// Turns that driver tasks have taken: the keeper leaves the role to them while this grows.
     task_turns: AtomicU64,
-    /// Calls that are waited for in a way that drives nothing: by futures of other executors.
+    /// A driver task has taken a turn and will take another one, and nobody has driven since. So commands may
+    /// be executed without a look at what has arrived. Changed only by whoever has the role.
+    is_between_turns: AtomicBool,
+    /// Calls that are waited for in a way that drives nothing: by futures of executors without a driver
+    /// task.
     watched: AtomicUsize,
     /// When threads that share a core let each other go first.
     yields: YieldPolicy,
@@ -148,6 +154,7 @@ impl<C: Command> SharedLoop<C> {
             handovers: Handovers::default(),
             parked: Mutex::new(Vec::new()),
             task_turns: AtomicU64::new(0),
+            is_between_turns: AtomicBool::new(false),
             watched: AtomicUsize::new(0),
             yields: YieldPolicy::default(),
             keeper: Keeper::new(),
@@ -168,20 +175,6 @@ impl<C: Command> SharedLoop<C> {
         self.inbox.push(command);
         if !self.is_active.load(Ordering::Relaxed) {
             self.set_grace_timer();
-        }
-    }
-
-    /// Says that a call is waited for by a future of an executor, which drives nothing, so that the
-    /// background does not let it wait. `task` is the driver task of the executor, if there is one.
-    pub fn watch(shared: &Arc<Self>, task: Option<&TaskHandle>) -> Watch<C> {
-        shared.watched.fetch_add(1, Ordering::Relaxed);
-        let task = task.map(|task| Arc::clone(&task.0));
-        if let Some(task) = &task {
-            task.begin_call();
-        }
-        Watch {
-            shared: Arc::clone(shared),
-            task,
         }
     }
 
@@ -371,6 +364,7 @@ impl<C: Command> SharedLoop<C> {
             .as_mut()
             .map(|event_loop| (event_loop.is_expecting(), event_loop.next_timer_ns()));
         let _transit = self.handovers.begin();
+        self.is_between_turns.store(false, Ordering::Relaxed);
         drop(role);
         // Between giving up the role and looking for what others left; see `try_take_role`.
         fence(Ordering::SeqCst);
@@ -383,10 +377,12 @@ impl<C: Command> SharedLoop<C> {
             if self.offer_to_next() {
                 return;
             }
-            match self.watched.load(Ordering::Relaxed) {
+            // A driver task with calls that does not drive has parked, or is listed.
+            if self.watched.load(Ordering::Relaxed) > 0 || self.has_parked() {
+                self.keeper.call();
+            } else {
                 // The caller is about to wait for its next call, or does not wait for this one.
-                0 => self.set_grace_timer(),
-                _ => self.keeper.call(),
+                self.set_grace_timer();
             }
         } else if let Some(at_ns) = timer_ns {
             self.keeper.set_timer(at_ns);
@@ -501,21 +497,6 @@ impl<C: Command> SharedLoop<C> {
     fn refuse_all(&self) {
         while let Some(command) = self.inbox.pop() {
             command.refuse(self.failure().unwrap_or("it has ended"));
-        }
-    }
-}
-
-/// A call that a future waits for; see [`SharedLoop::watch`].
-pub struct Watch<C: Command> {
-    shared: Arc<SharedLoop<C>>,
-    task: Option<Arc<TaskState>>,
-}
-
-impl<C: Command> Drop for Watch<C> {
-    fn drop(&mut self) {
-        self.shared.watched.fetch_sub(1, Ordering::Relaxed);
-        if let Some(task) = &self.task {
-            task.end_call();
         }
     }
 }

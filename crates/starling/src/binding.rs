@@ -160,6 +160,11 @@ impl Hasher for Id {
     }
 
     #[inline]
+    fn write_u64(&mut self, id: u64) {
+        self.0 = id.rotate_left(32) ^ id;
+    }
+
+    #[inline]
     fn write_u32(&mut self, id: u32) {
         // The table uses low and high bits of a hash.
         self.0 = (u64::from(id) << 32) | u64::from(id);

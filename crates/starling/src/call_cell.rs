@@ -1,31 +1,63 @@
 //! Where a driver leaves the result of a call, and where the caller waits for it.
+//!
+//! A cell is all that a call needs between its caller and its driver, so a small call takes no memory
+//! but its cell, and a thread uses the cells of its calls again.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
+use parking_lot::Mutex;
 use starling_endpoint::CallNumber;
+use starling_share::TaskHandle;
 
-use crate::plane::CallResult;
+use crate::permits::Permits;
+use crate::plane::{CallResult, Operation, OutgoingCall};
 use crate::streaming::ClientEnd;
 
-enum State {
-    /// With the waker of the caller, or of the task that makes the call for a stream.
-    Waiting(Option<Waker>),
-    Finished(CallResult),
+/// Cells that a thread keeps for its next calls, at most: some 400 bytes each.
+const SPARE_CELLS: usize = 256;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Arc<CallCell>>> = const { RefCell::new(Vec::new()) };
+}
+
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    /// Of the caller, or of the task that makes the call for a stream.
+    waker: Option<Waker>,
+    result: Option<CallResult>,
+    /// What is asked for, until the transport takes it.
+    operation: Option<Operation>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Waiting,
+    /// There is a result.
+    Finished,
     /// The caller has taken the result, or does not want it.
     Done,
 }
 
-/// One call's result. The mutex is not a waker's alone: result, waker and cancellation change in one
-/// step, and it is almost never contended.
+/// One call. The mutex is not a waker's alone: result, waker and cancellation change in one step, and
+/// it is almost never contended.
 pub(crate) struct CallCell {
     state: Mutex<State>,
     number: CallNumber,
     /// The key of the call in the driver's table. Only the driver uses it.
     key: AtomicUsize,
+    /// The call has one of these permits. A cell that is used again keeps the reference.
+    permits: Option<Arc<Permits>>,
+    has_permit: AtomicBool,
+    /// The driver task that drives for the caller. A cell that is used again keeps the reference.
+    task: OnceLock<TaskHandle>,
+    is_watched: AtomicBool,
     /// The stream that gets the result.
     stream: Option<Arc<ClientEnd>>,
 }
@@ -34,20 +66,108 @@ pub(crate) struct CallCell {
 const NO_KEY: usize = usize::MAX;
 
 impl CallCell {
-    pub(crate) fn new(number: CallNumber) -> Self {
+    /// An operation that has a permit, if `permits` are given.
+    pub(crate) fn new(operation: Operation, permits: Option<&Arc<Permits>>) -> Arc<Self> {
+        let number = operation.number();
+        let spare = SPARE.try_with(|spare| spare.try_borrow_mut().ok()?.pop());
+        let mut cell = match spare.ok().flatten() {
+            Some(cell) => cell,
+            None => Arc::new(Self::empty(number)),
+        };
+        let Some(unused) = Arc::get_mut(&mut cell) else {
+            unreachable!("a cell is kept by its last owner");
+        };
+        unused.number = number;
+        *unused.key.get_mut() = NO_KEY;
+        *unused.has_permit.get_mut() = permits.is_some();
+        if unused.task.get().is_some_and(TaskHandle::is_gone) {
+            unused.task.take();
+        }
+        if let Some(permits) = permits
+            && !matches!(&unused.permits, Some(own) if Arc::ptr_eq(own, permits))
+        {
+            unused.permits = Some(Arc::clone(permits));
+        }
+        let state = unused.state.get_mut();
+        state.phase = Phase::Waiting;
+        state.operation = Some(operation);
+        cell
+    }
+
+    /// A call of a stream.
+    pub(crate) fn of_stream(call: OutgoingCall, stream: &Arc<ClientEnd>) -> Arc<Self> {
+        let mut cell = Self::empty(call.message.call);
+        cell.stream = Some(Arc::clone(stream));
+        cell.state.get_mut().operation = Some(Operation::Call(call));
+        Arc::new(cell)
+    }
+
+    fn empty(number: CallNumber) -> Self {
         Self {
             number,
-            state: Mutex::new(State::Waiting(None)),
+            state: Mutex::default(),
             key: AtomicUsize::new(NO_KEY),
+            permits: None,
+            has_permit: AtomicBool::new(false),
+            task: OnceLock::new(),
+            is_watched: AtomicBool::new(false),
             stream: None,
         }
     }
 
-    /// A call of a stream.
-    pub(crate) fn of_stream(stream: &Arc<ClientEnd>) -> Self {
-        Self {
-            stream: Some(Arc::clone(stream)),
-            ..Self::new(CallNumber::next())
+    /// Keeps a cell whose result was taken, for another call of this thread.
+    #[inline]
+    pub(crate) fn recycle(mut self: Arc<Self>) {
+        // The driver may not have let go of it yet.
+        if self.stream.is_some() || Arc::get_mut(&mut self).is_none() {
+            return;
+        }
+        let _ = SPARE.try_with(|spare| {
+            if let Ok(mut spare) = spare.try_borrow_mut()
+                && spare.len() < SPARE_CELLS
+            {
+                spare.push(self);
+            }
+        });
+    }
+
+    /// Has this driver task drive for the caller until the end of the call. False if another task has driven
+    /// for the cell before.
+    #[inline]
+    pub(crate) fn watch_by(&self, task: &TaskHandle) -> bool {
+        let is_own = self.stream.is_none() && self.task.get_or_init(|| task.clone()).is(task);
+        if is_own {
+            task.begin_call();
+            self.is_watched.store(true, Ordering::Relaxed);
+        }
+        is_own
+    }
+
+    /// Whether a driver task drives for the caller.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed)
+    }
+
+    /// The caller does not wait any more.
+    #[inline]
+    fn end_watch(&self) {
+        if self.is_watched()
+            && let Some(task) = self.task.get()
+        {
+            self.is_watched.store(false, Ordering::Relaxed);
+            task.end_call();
+        }
+    }
+
+    /// Returns the permit, if the call has one. Only whoever owes the result does so.
+    #[inline]
+    pub(crate) fn return_permit(&self) {
+        if self.has_permit.load(Ordering::Relaxed)
+            && let Some(permits) = &self.permits
+        {
+            self.has_permit.store(false, Ordering::Relaxed);
+            permits.release();
         }
     }
 
@@ -55,78 +175,109 @@ impl CallCell {
         self.number
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What `with` makes of the request. None if the call is over, or its request was taken.
+    #[inline]
+    pub(crate) fn with_request<T>(&self, with: impl FnOnce(&mut OutgoingCall) -> T) -> Option<T> {
+        match &mut self.state.lock().operation {
+            Some(Operation::Call(call)) => Some(with(call)),
+            _ => None,
+        }
+    }
+
+    /// What is asked for. None if the caller has given up.
+    pub(crate) fn take_operation(&self) -> Option<Operation> {
+        self.state.lock().operation.take()
     }
 
     /// Leaves the result, if the caller still waits and there is none yet.
     pub(crate) fn finish(&self, result: CallResult) {
-        let mut state = self.lock();
-        if matches!(*state, State::Waiting(_))
-            && let Some(stream) = &self.stream
-        {
-            *state = State::Done;
+        self.finish_with(|_| result);
+    }
+
+    /// The same. `make` gets the request, whose memory the result may use.
+    #[inline]
+    pub(crate) fn finish_with(&self, make: impl FnOnce(Option<&mut OutgoingCall>) -> CallResult) {
+        let mut state = self.state.lock();
+        if state.phase != Phase::Waiting {
+            return;
+        }
+        let result = make(match &mut state.operation {
+            Some(Operation::Call(call)) => Some(call),
+            _ => None,
+        });
+        let waker = state.waker.take();
+        if let Some(stream) = &self.stream {
+            state.phase = Phase::Done;
+            let operation = state.operation.take();
             drop(state);
+            drop((operation, waker));
             return stream.handle_result(self, result);
         }
-        if let State::Waiting(waker) = &mut *state {
-            let waker = waker.take();
-            *state = State::Finished(result);
-            drop(state);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
+        state.phase = Phase::Finished;
+        state.result = Some(result);
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 
     /// Takes the result.
+    #[inline]
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<CallResult> {
-        let mut state = self.lock();
-        match std::mem::replace(&mut *state, State::Done) {
-            State::Finished(result) => Poll::Ready(result),
-            State::Done => panic!("a call was polled after it had ended"),
-            State::Waiting(waker) => {
-                let waker = match waker {
-                    Some(waker) if waker.will_wake(cx.waker()) => waker,
-                    _ => cx.waker().clone(),
-                };
-                *state = State::Waiting(Some(waker));
+        let mut state = self.state.lock();
+        match state.phase {
+            Phase::Waiting => {
+                match &mut state.waker {
+                    Some(waker) => waker.clone_from(cx.waker()),
+                    none => *none = Some(cx.waker().clone()),
+                }
                 Poll::Pending
             }
+            Phase::Finished => {
+                self.end_watch();
+                state.phase = Phase::Done;
+                Poll::Ready(state.result.take().expect("it is finished"))
+            }
+            Phase::Done => panic!("a call was polled after it had ended"),
         }
     }
 
     /// The caller does not wait any more. True if the call had no result yet.
     pub(crate) fn abandon(&self) -> bool {
-        let before = std::mem::replace(&mut *self.lock(), State::Done);
-        match before {
-            State::Waiting(None) => true,
-            State::Waiting(Some(waker)) => {
-                // A caller's own waker is no use any more; the task of a stream's call ends.
-                if self.stream.is_some() {
-                    waker.wake();
-                }
-                true
-            }
-            State::Finished(_) | State::Done => false,
+        self.end_watch();
+        let mut state = self.state.lock();
+        let was = std::mem::replace(&mut state.phase, Phase::Done);
+        let (waker, operation) = (state.waker.take(), state.operation.take());
+        let result = state.result.take();
+        drop(state);
+        // Without the lock: destructors may call back.
+        drop((operation, result));
+        // A caller's own waker is no use any more; the task of a stream's call ends.
+        if let Some(waker) = waker
+            && self.stream.is_some()
+        {
+            waker.wake();
         }
+        was == Phase::Waiting
     }
 
     /// The output of `future`, unless the call is abandoned before.
     pub(crate) async fn unless_abandoned<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         std::future::poll_fn(|cx| {
-            match &mut *self.lock() {
-                State::Waiting(waker) => *waker = Some(cx.waker().clone()),
-                State::Finished(_) | State::Done => return Poll::Ready(None),
+            let mut state = self.state.lock();
+            if state.phase != Phase::Waiting {
+                return Poll::Ready(None);
             }
+            state.waker = Some(cx.waker().clone());
+            drop(state);
             future.as_mut().poll(cx).map(Some)
         })
         .await
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
-        matches!(*self.lock(), State::Done)
+        self.state.lock().phase == Phase::Done
     }
 
     pub(crate) fn key(&self) -> usize {

@@ -7,10 +7,11 @@ use std::time::Instant;
 use starling_endpoint::Status;
 use starling_io::forks;
 
+use crate::call_cell::CallCell;
 use crate::channel::{Channel, ChannelBuilder};
 use crate::driver::DeadlineWaker;
 use crate::interceptor::{BoxFuture, Interceptors, call_through};
-use crate::permits::{Permit, PermitListener, Permits};
+use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
 
 /// The state that the clones of a channel and their calls share.
@@ -117,15 +118,14 @@ impl RawCall {
             progress: Progress::Ended,
             waiting: Waiting::default(),
         };
-        match shared.permits.try_acquire() {
-            Some(permit) => call.start(permit, operation),
-            None => {
-                call.progress = Progress::Queued(Box::new(Queued {
-                    operation,
-                    listener: None,
-                    timer: DeadlineTimer::default(),
-                }));
-            }
+        if shared.permits.try_acquire() {
+            call.start(operation);
+        } else {
+            call.progress = Progress::Queued(Box::new(Queued {
+                operation,
+                listener: None,
+                timer: DeadlineTimer::default(),
+            }));
         }
         call
     }
@@ -170,11 +170,11 @@ impl RawCall {
         if made { status } else { status.with_not_run() }
     }
 
-    fn start(&mut self, permit: Permit, operation: Operation) {
-        let call = operation.handle();
+    /// Begins the operation, which has a permit.
+    fn start(&mut self, operation: Operation) {
+        let call = CallHandle(CallCell::new(operation, Some(&self.shared.permits)));
         self.progress = Progress::Started(call.clone());
-        let permit = Some(permit);
-        (self.shared.transport).start(operation, Reply { call, permit });
+        self.shared.transport.start(Reply::new(call));
     }
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CallResult> {
@@ -188,9 +188,9 @@ impl RawCall {
             };
             let queued = std::mem::replace(&mut self.progress, Progress::Ended);
             match (permit, queued) {
-                (Ok(permit), Progress::Queued(queued)) => self.start(permit, queued.operation),
+                (Ok(()), Progress::Queued(queued)) => self.start(queued.operation),
                 (Err(status), _) => return Poll::Ready(Err(status)),
-                (Ok(_), _) => unreachable!("the call is queued"),
+                (Ok(()), _) => unreachable!("the call is queued"),
             }
         }
         match &mut self.progress {
@@ -201,16 +201,19 @@ impl RawCall {
                 }
                 result
             }
-            Progress::Started(CallHandle(cell)) => {
-                let mut result = cell.poll(cx);
-                if result.is_pending() {
-                    self.shared.transport.drive(&mut self.waiting);
+            Progress::Started(call) => {
+                let mut result = call.0.poll(cx);
+                let transport = &self.shared.transport;
+                if result.is_pending() && transport.drive(Some(call), &mut self.waiting) {
                     // Over shared memory the response may be here already.
-                    result = cell.poll(cx);
+                    result = call.0.poll(cx);
                 }
                 if result.is_ready() {
                     self.waiting = Waiting::default();
-                    self.progress = Progress::Ended;
+                    let ended = std::mem::replace(&mut self.progress, Progress::Ended);
+                    if let Progress::Started(CallHandle(cell)) = ended {
+                        cell.recycle();
+                    }
                 }
                 result
             }
@@ -228,15 +231,11 @@ impl RawCall {
 
 impl Queued {
     /// Waits for a permit until the deadline.
-    fn poll_permit(
-        &mut self,
-        shared: &Shared,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Permit, Status>> {
+    fn poll_permit(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         loop {
             if self.listener.is_none() {
-                if let Some(permit) = shared.permits.try_acquire() {
-                    return Poll::Ready(Ok(permit));
+                if shared.permits.try_acquire() {
+                    return Poll::Ready(Ok(()));
                 }
                 if shared.fail_when_full {
                     return Poll::Ready(Err(Status::resource_exhausted(format!(
@@ -252,8 +251,8 @@ impl Queued {
                 None => {
                     let listener = self.listener.insert(shared.permits.listen());
                     // A permit may have been returned before the call was in the queue.
-                    if let Some(permit) = shared.permits.try_acquire() {
-                        return Poll::Ready(Ok(permit));
+                    if shared.permits.try_acquire() {
+                        return Poll::Ready(Ok(()));
                     }
                     listener
                 }

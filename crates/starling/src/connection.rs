@@ -25,12 +25,12 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use starling_endpoint::{Code, Encoding, OpenError, SessionId, SessionState, Status};
 use starling_message::MethodDescriptor;
 
@@ -84,8 +84,6 @@ struct State {
     /// Why the earlier targets failed.
     failed_targets: Vec<String>,
     bindings: HashMap<u32, Binding, IdHasher>,
-    /// Counts every change, for futures that wait for one.
-    version: u64,
     waiters: Vec<Waker>,
     /// Where other threads read the state.
     published: Option<Arc<StateCell>>,
@@ -132,6 +130,8 @@ pub(crate) struct Connection {
     /// Weak, because the queue owns the connections in it.
     queue: Weak<PollQueue>,
     state: Mutex<State>,
+    /// Counts the changes of phase, suspicion and bindings, before each, with the lock.
+    version: AtomicU64,
 }
 
 impl Connection {
@@ -147,10 +147,10 @@ impl Connection {
                 targets: VecDeque::new(),
                 failed_targets: Vec::new(),
                 bindings: HashMap::default(),
-                version: 0,
                 waiters: Vec::new(),
                 published: None,
             }),
+            version: AtomicU64::new(1),
         }
     }
 
@@ -164,6 +164,19 @@ impl Connection {
     }
 
     // ---- for callers ----
+
+    /// Another number after each change of what [`Connection::ready`] returns.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The state, to change it.
+    fn change(&self) -> MutexGuard<'_, State> {
+        let state = self.state.lock();
+        self.version.fetch_add(1, Ordering::AcqRel);
+        state
+    }
 
     /// The session and the encoding, if a call of this method can be made now.
     #[inline]
@@ -183,7 +196,7 @@ impl Connection {
         if code != Code::Unavailable {
             return;
         }
-        let mut state = self.state.lock();
+        let mut state = self.change();
         if matches!(state.phase, Phase::Open(_)) && !state.suspected {
             state.suspected = true;
             self.enqueue();
@@ -233,7 +246,7 @@ impl Connection {
         loop {
             let (phase, suspected, version) = {
                 let state = self.state.lock();
-                (state.phase.clone(), state.suspected, state.version)
+                (state.phase.clone(), state.suspected, self.version())
             };
             match phase {
                 Phase::Open(session) if !suspected => return Ok(session),
@@ -261,7 +274,7 @@ impl Connection {
         if !lookup::is_needed(&self.address) {
             return self.connect_to(vec![self.address.to_string()]);
         }
-        self.state.lock().phase = Phase::Resolving;
+        self.change().phase = Phase::Resolving;
         self.notify();
         let connection = Arc::downgrade(self);
         let found = lookup::look_up(&self.address);
@@ -282,7 +295,7 @@ impl Connection {
 
     /// Has the event loop open a session at the first of these targets that works.
     fn connect_to(self: &Arc<Self>, targets: Vec<String>) {
-        let mut state = self.state.lock();
+        let mut state = self.change();
         state.phase = Phase::Wanted;
         state.targets = targets.into();
         state.failed_targets.clear();
@@ -303,7 +316,7 @@ impl Connection {
                 if !matches!(state.phase, Phase::Open(open) if open == session) {
                     return Err(self.down_status(&state));
                 }
-                (state.bindings.get(&method.id).cloned(), state.version)
+                (state.bindings.get(&method.id).cloned(), self.version())
             };
             match binding {
                 Some(Binding::Bound(encoding)) => return Ok(encoding),
@@ -321,7 +334,7 @@ impl Connection {
     /// Asks the server for its version of a method. It is a task of its own: other calls may wait for
     /// the answer, too, when this one is given up.
     fn request_binding(self: &Arc<Self>, session: SessionId, method: &'static MethodDescriptor) {
-        let mut state = self.state.lock();
+        let mut state = self.change();
         state.bindings.insert(method.id, Binding::Requested);
         drop(state);
         let local = &self.executor.local;
@@ -346,7 +359,7 @@ impl Connection {
     }
 
     fn handle_binding(&self, session: SessionId, method: u32, binding: Binding) {
-        let mut state = self.state.lock();
+        let mut state = self.change();
         if matches!(state.phase, Phase::Open(open) if open == session)
             && let Entry::Occupied(mut entry) = state.bindings.entry(method)
         {
@@ -389,7 +402,7 @@ impl Connection {
     pub(crate) fn handle_connect(&self, result: Result<SessionId, OpenError>) {
         match result {
             Ok(session) => {
-                let mut state = self.state.lock();
+                let mut state = self.change();
                 state.phase = Phase::Opening(session);
                 state.bindings.clear();
             }
@@ -400,7 +413,7 @@ impl Connection {
 
     /// Takes in the state of its session.
     pub(crate) fn handle_state(&self, session_state: Option<SessionState>) {
-        let mut state = self.state.lock();
+        let mut state = self.change();
         state.suspected = false;
         let mut failure = None;
         match (session_state, &state.phase) {
@@ -429,7 +442,7 @@ impl Connection {
 
     /// No session opens at the target: tries the next one, or fails the attempt.
     fn fail_target(&self, error: Status) {
-        let mut state = self.state.lock();
+        let mut state = self.change();
         state.targets.pop_front();
         state.failed_targets.push(error.message().to_owned());
         if !state.targets.is_empty() {
@@ -449,7 +462,7 @@ impl Connection {
     }
 
     fn fail(&self, error: Status) {
-        let mut state = self.state.lock();
+        let mut state = self.change();
         let pause_ns = (BACKOFF_MIN_NS << state.failures.min(16)).min(BACKOFF_MAX_NS);
         let jitter_ns = self.executor.random() % (pause_ns / 2);
         state.failures += 1;
@@ -464,7 +477,6 @@ impl Connection {
     /// Publishes the state, and wakes the futures that wait for a change.
     fn notify(&self) {
         let mut state = self.state.lock();
-        state.version += 1;
         if let Some(published) = &state.published {
             published.set(match state.phase {
                 Phase::Idle => ChannelState::Idle,
@@ -482,7 +494,7 @@ impl Connection {
     async fn wait_for_change(&self, version: u64) {
         std::future::poll_fn(|cx| {
             let mut state = self.state.lock();
-            if state.version != version {
+            if self.version() != version {
                 return Poll::Ready(());
             }
             if !state.waiters.iter().any(|kept| kept.will_wake(cx.waker())) {

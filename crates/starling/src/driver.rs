@@ -29,7 +29,7 @@ use starling_share::{SharedLoop, TaskHandle};
 
 use crate::address::Address;
 use crate::error::Error;
-use crate::plane::stopped;
+use crate::plane::{CallHandle, Reply, stopped};
 use crate::stats::ThreadStats;
 use crate::wait::{block_on, drive_while_blocked};
 
@@ -126,7 +126,7 @@ impl Driver {
         block_on(std::future::poll_fn(|cx| {
             let stats = report.poll(cx);
             if stats.is_pending() {
-                self.drive(&mut watch);
+                self.drive(None, &mut watch);
             }
             stats
         }))
@@ -141,40 +141,61 @@ impl Driver {
 
     /// Has the commands that were left executed soon.
     pub(crate) fn flush(&self) {
-        if !self.task_of_this_runtime().is_some_and(|task| task.wake()) {
+        if !self.with_task(TaskHandle::wake).unwrap_or(false) {
             self.shared.drive_once();
         }
     }
 
-    /// Leaves a call's command. [`Driver::drive`] has to follow before the caller waits.
-    pub(crate) fn push(&self, command: Command) {
-        self.shared.push(command);
+    /// Begins a call. [`Driver::drive`] has to follow before the caller waits.
+    pub(crate) fn start_call(&self, channel: u64, reply: Reply) {
+        let mut command = Some(Command::Start { channel, reply });
+        // In a thread that waits for its call by itself, there is no use for the task.
+        self.with_task(|task| {
+            if task.is_active()
+                && let Some(Command::Start { reply, .. }) = &command
+                && reply.call().0.watch_by(task)
+                && let Some(command) = command.take()
+            {
+                self.shared.submit(command, task);
+            }
+        });
+        if let Some(command) = command {
+            self.shared.push(command);
+        }
     }
 
     /// Has the loop driven for a caller that begins to wait: by the caller, if its thread sleeps
     /// until the call is over, else by a task of the caller's runtime or by the background, while
-    /// `watch` lives.
-    pub(crate) fn drive(&self, watch: &mut Option<Watch>) {
+    /// `watch` lives. Returns whether this thread has driven.
+    pub(crate) fn drive(&self, call: Option<&CallHandle>, watch: &mut Option<Watch>) -> bool {
         if drive_while_blocked(&self.shared) {
-            return;
+            return false;
         }
-        let task = self.task_of_this_runtime();
-        watch.get_or_insert_with(|| SharedLoop::watch(&self.shared, task.as_ref()));
-        // After the watch: the task does not drive for a runtime without calls.
-        if !task.is_some_and(|task| task.wake()) {
-            self.shared.drive_once();
+        if call.is_some_and(|call| call.0.is_watched()) {
+            return false;
         }
+        let by_task = self.with_task(|task| {
+            watch.get_or_insert_with(|| Watch::by_task(task));
+            // After the watch: the task does not drive for a runtime without calls.
+            task.wake()
+        });
+        if by_task == Some(true) {
+            return false;
+        }
+        *watch = Some(SharedLoop::watch(&self.shared));
+        self.shared.drive_once();
+        true
     }
 
-    /// The driver task of the runtime that this thread is in.
+    /// What `with` makes of the driver task of the runtime that this thread is in.
     #[cfg(feature = "tokio")]
-    fn task_of_this_runtime(&self) -> Option<TaskHandle> {
-        self.tasks.of_this_runtime(&self.shared)
+    fn with_task<T>(&self, with: impl FnOnce(&TaskHandle) -> T) -> Option<T> {
+        self.tasks.with_this_runtimes(&self.shared, with)
     }
 
     #[cfg(not(feature = "tokio"))]
     #[allow(clippy::unused_self, reason = "as with the feature")]
-    fn task_of_this_runtime(&self) -> Option<TaskHandle> {
+    fn with_task<T>(&self, _: impl FnOnce(&TaskHandle) -> T) -> Option<T> {
         None
     }
 }

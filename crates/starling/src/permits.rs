@@ -16,6 +16,8 @@ use event_listener::{Event, EventListener, IntoNotification};
 pub(crate) struct Permits {
     capacity: usize,
     taken: AtomicUsize,
+    /// Callers that may be in the queue: a permit that returns looks at the queue only if there are some.
+    queued: AtomicUsize,
     returned: Event,
 }
 
@@ -24,6 +26,7 @@ impl Permits {
         Arc::new(Self {
             capacity,
             taken: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
             returned: Event::new(),
         })
     }
@@ -37,30 +40,55 @@ impl Permits {
         self.taken.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
+    /// Takes a permit, if one is free. [`Permits::release`] returns it.
+    #[must_use]
+    pub(crate) fn try_acquire(&self) -> bool {
         let more = |taken| (taken < self.capacity).then_some(taken + 1);
-        self.taken
+        (self.taken)
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, more)
             .is_ok()
-            .then(|| Permit(Arc::clone(self)))
+    }
+
+    /// Returns a permit.
+    pub(crate) fn release(&self) {
+        self.taken.fetch_sub(1, Ordering::SeqCst);
+        if self.queued.load(Ordering::SeqCst) > 0 {
+            // One more listener for each permit, also if earlier ones have not run yet.
+            self.returned.notify(1.additional());
+        }
     }
 
     /// Queues for a permit. The listener is notified when a permit may be free; the caller then
     /// tries again. A permit that was returned before this is not notified, so the caller also
     /// tries once after this.
-    pub(crate) fn listen(&self) -> PermitListener {
-        PermitListener(self.returned.listen())
+    pub(crate) fn listen(self: &Arc<Self>) -> PermitListener {
+        // Before the caller tries once more. So either that sees a returned permit, or whoever returns one
+        // sees this.
+        self.queued.fetch_add(1, Ordering::SeqCst);
+        PermitListener {
+            listener: self.returned.listen(),
+            permits: Arc::clone(self),
+        }
     }
 }
 
 /// A caller's place in the queue for a permit.
-pub(crate) struct PermitListener(EventListener);
+pub(crate) struct PermitListener {
+    listener: EventListener,
+    permits: Arc<Permits>,
+}
+
+impl Drop for PermitListener {
+    fn drop(&mut self) {
+        self.permits.queued.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 impl PermitListener {
     /// Ready when a permit may be free.
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
         let waker = Waker::from(Arc::new(QueuedWaker(cx.waker().clone())));
-        Pin::new(&mut self.0).poll(&mut Context::from_waker(&waker))
+        Pin::new(&mut self.listener).poll(&mut Context::from_waker(&waker))
     }
 }
 
@@ -75,17 +103,6 @@ impl Wake for QueuedWaker {
     }
 }
 
-/// The right to have one call outstanding.
-pub(crate) struct Permit(Arc<Permits>);
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::SeqCst);
-        // One more listener for each permit, also if earlier ones have not run yet.
-        self.0.returned.notify(1.additional());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,15 +110,16 @@ mod tests {
     #[test]
     fn each_returned_permit_notifies_one_listener_in_order() {
         let permits = Permits::new(2);
-        let (first, second) = (permits.try_acquire(), permits.try_acquire());
-        assert!(permits.try_acquire().is_none());
+        assert!(permits.try_acquire() && permits.try_acquire());
+        assert!(!permits.try_acquire());
         let [mut one, mut two, mut three] = [permits.listen(), permits.listen(), permits.listen()];
         let is_notified = |listener: &mut PermitListener| {
             listener
                 .poll(&Context::from_waker(Waker::noop()))
                 .is_ready()
         };
-        drop((first, second));
+        permits.release();
+        permits.release();
         assert_eq!(permits.taken(), 0);
         assert!(is_notified(&mut two));
         assert!(!is_notified(&mut three));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{Gate, LONG, Service, payload, wait_until};
 use starling::plane::{
     CallHandle, Direction, Listener, ListenerContext, MethodHandler, Operation, OwnedMessage,
-    Reply, RequestView, ResponseBuilder, Serving, Transport, Waiting,
+    Reply, RequestView, ResponseBuilder, Serving, Transport,
 };
 use starling::plane::{DeadlineWaker, Encoding};
 use starling::{
@@ -21,34 +21,25 @@ use starling::{
 };
 use starling_test_protos::test::{Failure, TestClient, TestServer};
 
-/// What a client of the plane sends to its server.
-type Sent = (Operation, Reply);
-
 /// The plane's client side.
 struct Line {
-    to_server: Mutex<Sender<Sent>>,
+    to_server: Mutex<Sender<Reply>>,
     memory: MessageMemory,
     started: Arc<AtomicUsize>,
     cancelled: Arc<AtomicUsize>,
 }
 
 impl Transport for Line {
-    fn start(&self, operation: Operation, reply: Reply) {
+    fn start(&self, reply: Reply) {
         self.started.fetch_add(1, Ordering::SeqCst);
         // A server that has ended drops the reply.
-        let _ = self
-            .to_server
-            .lock()
-            .expect("nobody panics")
-            .send((operation, reply));
+        let _ = self.to_server.lock().expect("nobody panics").send(reply);
     }
 
     fn cancel(&self, call: &CallHandle) {
         assert!(call.is_abandoned());
         self.cancelled.fetch_add(1, Ordering::SeqCst);
     }
-
-    fn drive(&self, _: &mut Waiting) {}
 
     fn wake_at(&self, deadline: Instant, waker: Arc<DeadlineWaker>) {
         std::thread::spawn(move || {
@@ -81,7 +72,7 @@ fn no_stats() -> ThreadStats {
 
 /// The plane's server side.
 struct LineListener {
-    requests: Receiver<Sent>,
+    requests: Receiver<Reply>,
     asked: Arc<Asked>,
 }
 
@@ -116,7 +107,7 @@ impl Listener for LineListener {
         serving.begun();
         while !serving.must_stop(no_stats) {
             match self.requests.recv_timeout(Duration::from_millis(1)) {
-                Ok((operation, reply)) => answer(operation, reply, &mut handlers, &mut endpoint)?,
+                Ok(reply) => answer(reply, &mut handlers, &mut endpoint)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -128,14 +119,18 @@ impl Listener for LineListener {
 
 /// Runs a handler, and sends its answer back.
 fn answer(
-    operation: Operation,
     reply: Reply,
     handlers: &mut HashMap<&'static str, MethodHandler>,
     endpoint: &mut Endpoint,
 ) -> Result<(), Error> {
-    let Operation::Call(call) = operation else {
-        reply.finish(Ok((OwnedMessage::default(), Encoding::Native)));
-        return Ok(());
+    let call = match reply.take_operation() {
+        Some(Operation::Call(call)) => call,
+        Some(Operation::Connect { .. }) => {
+            reply.finish(Ok((OwnedMessage::default(), Encoding::Native)));
+            return Ok(());
+        }
+        // Its caller has given up.
+        None => return Ok(()),
     };
     let message = call.message;
     assert_eq!(message.direction, Direction::Request);

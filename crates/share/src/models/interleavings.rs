@@ -13,7 +13,7 @@ use loom::thread;
 use starling_io::{IoError, MonotonicClock, Wake};
 
 use super::PollTask;
-use crate::{Command, DriverTask, EventLoop, SharedLoop, Step, TaskHandle, Waiter};
+use crate::{Command, DriverTask, EventLoop, SharedLoop, Step, TaskHandle, Waiter, Watch};
 
 /// A device whose sleep ends when it is woken. Its answers arrive while the driver sleeps.
 #[derive(Default)]
@@ -138,7 +138,7 @@ fn call(shared: &SharedLoop<Arc<Waiter>>) {
 /// One call of an executor's future: the thread drives one turn and then only waits.
 fn call_of_future(shared: &Arc<SharedLoop<Arc<Waiter>>>) {
     let waiter = Waiter::of_this_thread();
-    let _watch = SharedLoop::watch(shared, None);
+    let _watch = SharedLoop::watch(shared);
     shared.push(Arc::clone(&waiter));
     shared.drive_once();
     while !waiter.is_notified() {
@@ -169,9 +169,10 @@ fn calls_in_a_runtime_that_stops(
     let waker = Waker::from(std::sync::Arc::new(PollTask(Arc::clone(&runtime))));
     let mut cx = Context::from_waker(&waker);
     for _ in 0..calls {
-        let _watch = SharedLoop::watch(shared, Some(&handle));
+        let mut watch = Watch::by_task(&handle);
         shared.push(Arc::clone(&runtime));
         if !handle.wake() {
+            watch = SharedLoop::watch(shared);
             shared.drive_once();
         }
         while !runtime.take_notified() {

@@ -16,7 +16,7 @@ use starling_io::{IoError, MonotonicClock, Wake};
 
 use super::PollTask;
 use crate::sync::{Arc, Condvar, Mutex, atomic, thread};
-use crate::{Command, DriverTask, EventLoop, SharedLoop, Step, Waiter};
+use crate::{Command, DriverTask, EventLoop, SharedLoop, Step, Waiter, Watch};
 
 /// Runs a model under schedules that a preemption may end anywhere, and under such that prefer one thread
 /// for long, as a busy machine does (PCT: Burckhardt et al., ASPLOS 2010).
@@ -287,7 +287,7 @@ fn future_calls(shared: &ClientLoop, calls: usize, waiters: &Waiters) {
     let waiter = waiters.of_this_thread();
     for _ in 0..calls {
         let call = Call::new(&waiter);
-        let _watch = SharedLoop::watch(shared, None);
+        let _watch = SharedLoop::watch(shared);
         shared.push(Arc::clone(&call));
         shared.drive_once();
         while !call.is_over() {
@@ -310,7 +310,7 @@ fn task_calls(shared: &ClientLoop, calls: usize, waiters: &Waiters) {
     let mut cx = Context::from_waker(&waker);
     for _ in 0..calls {
         let call = Call::new(&runtime);
-        let _watch = SharedLoop::watch(shared, Some(&handle));
+        let _watch = Watch::<Arc<Call>>::by_task(&handle);
         shared.push(Arc::clone(&call));
         assert!(handle.wake(), "the task lives");
         while !call.is_over() {

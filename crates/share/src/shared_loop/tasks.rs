@@ -3,11 +3,47 @@
 use starling_io::Clock;
 
 use super::{Candidate, Command, Driving, Role, SharedLoop, Step};
-use crate::driver_task::{Next, Progress, TaskState};
+use crate::driver_task::{Next, Progress, TaskHandle, TaskState};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, lock};
 
 impl<C: Command> SharedLoop<C> {
+    /// Executes a command of a task now, if the loop is between two turns of driver tasks; else leaves it in
+    /// the inbox. `task` is the driver task of the task's executor; it has begun the call.
+    pub fn submit(&self, command: C, task: &TaskHandle) {
+        if let Some(command) = self.execute_between_turns(command) {
+            self.push(command);
+        }
+        task.wake();
+    }
+
+    /// Returns the command if it was not executed.
+    #[inline]
+    fn execute_between_turns(&self, command: C) -> Option<C> {
+        // Commands keep their order.
+        if !self.is_between_turns.load(Ordering::Relaxed) || !self.inbox.is_empty() {
+            return Some(command);
+        }
+        let Some(mut role) = self.role.try_lock() else {
+            return Some(command);
+        };
+        let event_loop = match &mut *role {
+            // Again, for now nobody else changes it.
+            Some(event_loop) if self.is_between_turns.load(Ordering::Relaxed) => event_loop,
+            _ => return Some(command),
+        };
+        let driving = Driving::begin();
+        event_loop.execute(command);
+        drop(driving);
+        drop(role);
+        // As in `release`.
+        fence(Ordering::SeqCst);
+        if self.has_waiting() || !self.inbox.is_empty() {
+            self.pass_on();
+        }
+        None
+    }
+
     /// Drives one turn for a task, if nobody else drives.
     pub(crate) fn drive_in_task(&self, task: &Arc<TaskState>, was: Progress) -> Next {
         let rested = was == Progress::Rested;
@@ -65,6 +101,7 @@ impl<C: Command> SharedLoop<C> {
     /// Gives up the role, to those that wait for it: the executor may not run this task again for long.
     fn let_others_drive(&self, role: Role<'_, C>, task: &Arc<TaskState>) -> Option<Next> {
         let _transit = self.handovers.begin();
+        self.is_between_turns.store(true, Ordering::Relaxed);
         drop(role);
         // As in `release`.
         fence(Ordering::SeqCst);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::deadline_waker::DeadlineWaker;
 use crate::address::Address;
 use crate::channel_state::StateCell;
-use crate::plane::{CallHandle, Operation, Reply, stopped};
+use crate::plane::{CallHandle, Reply, stopped};
 use crate::stats::ThreadStats;
 use atomic_waker::AtomicWaker;
 use parking_lot::Mutex;
@@ -23,7 +23,6 @@ pub(crate) enum Command {
     },
     Start {
         channel: u64,
-        operation: Operation,
         reply: Reply,
     },
     Cancel(CallHandle),

@@ -19,66 +19,75 @@ use starling_share::Step;
 
 use super::command::Command;
 use super::deadline_waker::wake_at;
+use crate::binding::IdHasher;
 use crate::connection::Connection;
 use crate::core::Core;
-use crate::device::Device;
+use crate::device::{Device, Raw};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, stopped};
 use crate::retry::{Attempt, call_when_ready, is_retryable};
 
 /// How long sessions may take to close when the last channel is dropped.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// What has arrived since a turn so long ago is looked at before commands are executed.
+const STALE_NS: u64 = 20_000;
+
 /// A call that the loop has taken from the inbox and not finished.
 struct PendingCall {
     reply: Reply,
-    connection: Arc<Connection>,
+    channel: u64,
     stage: Stage,
 }
 
 enum Stage {
-    /// Handed to the endpoint, with what it takes to make the call again if it was never sent.
-    Made(Option<CallId>, OutgoingCall),
+    /// Handed to the endpoint. The cell keeps the request, in case it is never sent.
+    Made(CallId),
     /// In a task that waits for the connection.
     Waiting(Option<Waker>),
 }
 
-/// A call whose session ended before the call was sent.
+/// A call whose session ended before the call was sent. Its cell has the request.
 struct UnsentCall {
     reply: Reply,
-    connection: Arc<Connection>,
-    call: OutgoingCall,
+    channel: u64,
 }
 
-/// The loop's calls, by the key that their cells hold.
+/// The loop's calls.
 #[derive(Default)]
-struct CallTable(Slab<PendingCall>);
+struct Calls {
+    /// By the key that their cells hold.
+    table: Slab<PendingCall>,
+    unsent: Vec<UnsentCall>,
+    /// Channels with a call that failed as if their session had ended.
+    suspected: Vec<u64>,
+}
 
-impl CallTable {
+impl Calls {
     fn insert(&mut self, call: PendingCall) -> usize {
-        let entry = self.0.vacant_entry();
+        let entry = self.table.vacant_entry();
         let key = entry.key();
-        call.reply.call.0.set_key(key);
+        call.reply.call().0.set_key(key);
         entry.insert(call);
         key
     }
 
     /// The call of this cell, unless its key belongs to another call by now.
     fn get_mut(&mut self, key: usize, call: &CallHandle) -> Option<&mut PendingCall> {
-        let pending = self.0.get_mut(key)?;
-        Arc::ptr_eq(&pending.reply.call.0, &call.0).then_some(pending)
+        let pending = self.table.get_mut(key)?;
+        Arc::ptr_eq(&pending.reply.call().0, &call.0).then_some(pending)
     }
 
     fn remove(&mut self, key: usize) -> Option<PendingCall> {
-        self.0.try_remove(key)
+        self.table.try_remove(key)
     }
 }
 
 pub(crate) struct EventLoop<I: Device> {
     core: Core<I>,
-    calls: Arc<Mutex<CallTable>>,
-    unsent: Arc<Mutex<Vec<UnsentCall>>>,
+    /// Shared with the continuation, which the loop's own turns run. Never contended.
+    calls: Arc<Mutex<Calls>>,
     continuation: ContinuationId,
-    channels: HashMap<u64, Arc<Connection>>,
+    channels: HashMap<u64, OpenChannel, IdHasher>,
 }
 
 /// A loop on a device of any kind, for [`starling_share::SharedLoop`].
@@ -94,7 +103,11 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
     type Command = Command;
 
     fn resume(&mut self) -> Result<(), IoError> {
-        self.turn().map(drop)
+        // A thread that makes one call after the other resumes each time.
+        match self.core.raw.since_last_turn_ns() {
+            ..STALE_NS => Ok(()),
+            _ => self.turn().map(drop),
+        }
     }
 
     fn execute(&mut self, command: Command) {
@@ -109,15 +122,7 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
             Ok(turn) => !turn?.is_idle(),
             Err(_) => true,
         };
-        while let Some(unsent) = self.next_unsent() {
-            busy = true;
-            let UnsentCall {
-                reply,
-                connection,
-                call,
-            } = unsent;
-            self.call_later(reply, connection, call, Attempt::Last);
-        }
+        busy |= self.handle_failures();
         Ok(match busy {
             true => Step::Busy,
             false => Step::Idle,
@@ -133,7 +138,7 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
     }
 
     fn is_expecting(&self) -> bool {
-        !self.calls.lock().0.is_empty()
+        !self.calls.lock().table.is_empty()
     }
 
     fn next_timer_ns(&mut self) -> Option<u64> {
@@ -148,9 +153,8 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
             let _ = self.core.raw.drain(CLOSE_TIMEOUT);
             return;
         };
-        let calls = std::mem::take(&mut *self.calls.lock());
-        let unsent = std::mem::take(&mut *self.unsent.lock());
-        let calls = calls.0.into_iter().map(|(_, call)| call.reply);
+        let Calls { table, unsent, .. } = std::mem::take(&mut *self.calls.lock());
+        let calls = table.into_iter().map(|(_, call)| call.reply);
         let unsent = unsent.into_iter().map(|call| call.reply);
         for reply in calls.chain(unsent) {
             reply.finish(Err(stopped(Some(failure))));
@@ -160,35 +164,33 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
 
 impl<I: Device> EventLoop<I> {
     pub(crate) fn open(core: Core<I>) -> OpenedLoop {
-        let (waker, memory) = (core.raw.waker(), core.raw.memory());
         OpenedLoop {
+            waker: core.raw.waker(),
+            memory: core.raw.memory(),
             event_loop: Box::new(Self::new(core)),
-            waker,
-            memory,
         }
     }
 
     fn new(mut core: Core<I>) -> Self {
-        let calls = Arc::new(Mutex::new(CallTable::default()));
-        let unsent = Arc::new(Mutex::new(Vec::new()));
-        let (its_calls, its_unsent) = (Arc::clone(&calls), Arc::clone(&unsent));
+        let calls = Arc::new(Mutex::new(Calls::default()));
+        let its_calls = Arc::clone(&calls);
         let continuation = core.raw.register_continuation(move |_, completion| {
             let call = its_calls.lock().remove(completion.tag as usize);
             if let Some(call) = call {
-                handle_completion(call, completion, &its_unsent);
+                handle_completion(call, completion, &its_calls);
             }
         });
         Self {
             core,
             calls,
-            unsent,
             continuation,
-            channels: HashMap::new(),
+            channels: HashMap::default(),
         }
     }
 
     fn execute_command(&mut self, command: Command) {
         match command {
+            Command::Start { channel, reply } => self.start(channel, reply),
             Command::Open {
                 channel,
                 address,
@@ -196,19 +198,10 @@ impl<I: Device> EventLoop<I> {
             } => {
                 let connection = self.core.connections.open(address);
                 connection.publish_to(state);
-                self.channels.insert(channel, connection);
+                self.channels.insert(channel, OpenChannel::new(connection));
             }
             Command::Close { channel } => {
                 self.channels.remove(&channel);
-            }
-            Command::Start {
-                channel,
-                operation,
-                reply,
-            } => {
-                if let Some(connection) = self.channels.get(&channel).cloned() {
-                    self.start(connection, operation, reply);
-                }
             }
             Command::Report(answer) => {
                 answer.set(Some(self.core.stats()));
@@ -222,98 +215,87 @@ impl<I: Device> EventLoop<I> {
         }
     }
 
-    fn next_unsent(&self) -> Option<UnsentCall> {
-        self.unsent.lock().pop()
-    }
-
-    fn start(&mut self, connection: Arc<Connection>, operation: Operation, reply: Reply) {
-        match operation {
-            Operation::Call(call) => self.call(connection, call, reply),
-            Operation::Connect { wait_for_ready } => {
-                let opening = Arc::clone(&connection);
-                self.wait(reply, connection, async move {
-                    opening.open(wait_for_ready).await?;
-                    Ok((OwnedMessage::default(), Encoding::Native))
-                });
+    /// Makes the calls again that were never sent. Returns whether there were any.
+    fn handle_failures(&mut self) -> bool {
+        let mut calls = self.calls.lock();
+        if calls.unsent.is_empty() && calls.suspected.is_empty() {
+            return false;
+        }
+        let unsent = std::mem::take(&mut calls.unsent);
+        let suspected = std::mem::take(&mut calls.suspected);
+        drop(calls);
+        for channel in suspected {
+            if let Some(channel) = self.channels.get(&channel) {
+                channel.connection.suspect(Code::Unavailable);
             }
         }
+        for UnsentCall { reply, channel } in unsent {
+            self.call_later(reply, channel, Attempt::Last);
+        }
+        true
     }
 
     /// Makes a call: now if the connection is ready for it, else in a task that waits.
-    fn call(&mut self, connection: Arc<Connection>, call: OutgoingCall, reply: Reply) {
-        if reply.call.is_abandoned() {
+    fn start(&mut self, channel: u64, reply: Reply) {
+        let Some(open) = self.channels.get_mut(&channel) else {
             return;
-        }
-        let ready = call.types.and_then(|types| connection.ready(types.id));
-        let Some((session, Encoding::Native)) = ready else {
-            return self.call_later(reply, connection, call, Attempt::First);
         };
-        if let Some((call, reply)) = self.call_now(session, &connection, call, reply) {
-            self.call_later(reply, connection, call, Attempt::First);
-        }
-    }
-
-    /// Hands a call to the endpoint. Returns the call if its session has ended: it was not sent, so it
-    /// may be sent in another session.
-    fn call_now(
-        &mut self,
-        session: SessionId,
-        connection: &Arc<Connection>,
-        mut call: OutgoingCall,
-        reply: Reply,
-    ) -> Option<(OutgoingCall, Reply)> {
-        let (method, options) = (call.message.method, call.message.header_options());
-        let payload = std::mem::take(&mut call.message.payload);
-        let key = self.calls.lock().insert(PendingCall {
-            reply,
-            connection: Arc::clone(connection),
-            stage: Stage::Made(None, call),
-        });
-        let made = self.core.raw.call_message(
-            session,
-            method,
-            &options,
-            payload,
-            self.continuation,
-            key as u64,
-        );
         let mut calls = self.calls.lock();
-        let rejected = match made {
-            Ok(id) => {
-                if let Some(call) = calls.0.get_mut(key)
-                    && let Stage::Made(made, _) = &mut call.stage
-                {
-                    *made = Some(id);
-                }
-                return None;
+        let entry = calls.table.vacant_entry();
+        let (raw, continuation, key) = (&mut self.core.raw, self.continuation, entry.key());
+        let made = reply.call().0.with_request(|call| {
+            let session = call.types.and_then(|types| open.session(types.id));
+            match session {
+                Some(session) => call_now(raw, session, call, continuation, key as u64),
+                None => Err(NotMade::Later),
             }
-            Err(rejected) => rejected,
-        };
-        let PendingCall { reply, stage, .. } = calls.remove(key)?;
-        drop(calls);
-        if rejected.error != CallError::SessionOver {
-            reply.finish(Err(rejected.error.into()));
-            return None;
+        });
+        match made {
+            Some(Ok(id)) => {
+                reply.call().0.set_key(key);
+                let stage = Stage::Made(id);
+                entry.insert(PendingCall {
+                    reply,
+                    channel,
+                    stage,
+                });
+            }
+            Some(Err(NotMade::Refused(error))) if error != CallError::SessionOver => {
+                drop(calls);
+                reply.finish(Err(error.into()));
+            }
+            // The call was not sent, so it may be sent in another session.
+            Some(Err(NotMade::Refused(_))) => {
+                drop(calls);
+                open.connection.suspect(Code::Unavailable);
+                self.call_later(reply, channel, Attempt::First);
+            }
+            // It is another operation, or was given up.
+            Some(Err(NotMade::Later)) | None => {
+                drop(calls);
+                self.call_later(reply, channel, Attempt::First);
+            }
         }
-        connection.suspect(Code::Unavailable);
-        let Stage::Made(_, mut call) = stage else {
-            return None;
-        };
-        call.message.payload = rejected.message;
-        Some((call, reply))
     }
 
-    fn call_later(
-        &mut self,
-        reply: Reply,
-        connection: Arc<Connection>,
-        call: OutgoingCall,
-        attempt: Attempt,
-    ) {
-        let executor = Arc::clone(&self.core.executor);
-        let its_connection = Arc::clone(&connection);
-        self.wait(reply, connection, async move {
-            call_when_ready(&its_connection, &executor, call, attempt).await
+    fn call_later(&mut self, reply: Reply, channel: u64, attempt: Attempt) {
+        let (Some(operation), Some(open)) = (reply.take_operation(), self.channels.get(&channel))
+        else {
+            // It was given up.
+            return;
+        };
+        let (executor, connection) = (&self.core.executor, &open.connection);
+        let (executor, connection) = (Arc::clone(executor), Arc::clone(connection));
+        self.wait(reply, channel, async move {
+            match operation {
+                Operation::Call(call) => {
+                    call_when_ready(&connection, &executor, call, attempt).await
+                }
+                Operation::Connect { wait_for_ready } => {
+                    connection.open(wait_for_ready).await?;
+                    Ok((OwnedMessage::default(), Encoding::Native))
+                }
+            }
         });
     }
 
@@ -321,13 +303,13 @@ impl<I: Device> EventLoop<I> {
     fn wait(
         &mut self,
         reply: Reply,
-        connection: Arc<Connection>,
+        channel: u64,
         future: impl Future<Output = CallResult> + Send + 'static,
     ) {
-        let handle = reply.call.clone();
+        let handle = reply.call().clone();
         let key = self.calls.lock().insert(PendingCall {
             reply,
-            connection,
+            channel,
             stage: Stage::Waiting(None),
         });
         let calls = Arc::clone(&self.calls);
@@ -355,7 +337,7 @@ impl<I: Device> EventLoop<I> {
         let key = call.0.key();
         let mut calls = self.calls.lock();
         match calls.get_mut(key, call).map(|call| &mut call.stage) {
-            Some(Stage::Made(Some(id), _)) => {
+            Some(Stage::Made(id)) => {
                 let id = *id;
                 drop(calls);
                 // The continuation takes the call from the table.
@@ -370,39 +352,122 @@ impl<I: Device> EventLoop<I> {
                     waker.wake();
                 }
             }
-            Some(Stage::Made(None, _)) | None => {}
+            None => {}
         }
     }
 }
 
-/// Takes in the end of a call. A call that was never sent is put into `unsent`, to be made again.
-fn handle_completion(
-    call: PendingCall,
-    completion: Completion<'_>,
-    unsent: &Mutex<Vec<UnsentCall>>,
-) {
+/// A channel, and the methods that its session takes in the native layout.
+struct OpenChannel {
+    connection: Arc<Connection>,
+    /// The connection's version when these were looked up.
+    version: u64,
+    /// A method, and the session that takes it. At the place that its id says.
+    bound: [Option<(u32, SessionId)>; BOUND_METHODS],
+}
+
+/// Methods of a channel that are found without a lock.
+const BOUND_METHODS: usize = 8;
+
+impl OpenChannel {
+    fn new(connection: Arc<Connection>) -> Self {
+        Self {
+            connection,
+            version: 0,
+            bound: [None; BOUND_METHODS],
+        }
+    }
+
+    /// The session that takes calls of this method now, in the native layout.
+    #[inline]
+    fn session(&mut self, method: u32) -> Option<SessionId> {
+        // Before the look-up: what changes meanwhile is looked up again.
+        let version = self.connection.version();
+        let place = method as usize % BOUND_METHODS;
+        if version != self.version {
+            self.version = version;
+            self.bound = [None; BOUND_METHODS];
+        }
+        match self.bound[place] {
+            Some((bound, session)) if bound == method => Some(session),
+            _ => {
+                let (session, Encoding::Native) = self.connection.ready(method)? else {
+                    return None;
+                };
+                self.bound[place] = Some((method, session));
+                Some(session)
+            }
+        }
+    }
+}
+
+/// Why a call was not made.
+enum NotMade {
+    /// The connection is not ready for it.
+    Later,
+    Refused(CallError),
+}
+
+/// Requests up to this size are copied into the endpoint's buffers, which are in the cache; longer ones
+/// are moved there.
+const COPIED_BYTES: usize = 512;
+
+/// Hands a call to the endpoint, in the native layout. A request that was moved there is empty afterwards.
+#[inline]
+fn call_now<I: Device>(
+    raw: &mut Raw<I>,
+    session: SessionId,
+    call: &mut OutgoingCall,
+    continuation: ContinuationId,
+    tag: u64,
+) -> Result<CallId, NotMade> {
+    let message = &mut call.message;
+    let (method, options) = (message.method, message.header_options());
+    let payload = &mut message.payload;
+    if !payload.has_tail() && payload.len() <= COPIED_BYTES {
+        let body = &payload.head()[message.headroom..];
+        let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(body);
+        let made = raw.call(session, method, &options, build, continuation, tag);
+        return made.map_err(NotMade::Refused);
+    }
+    let moved = std::mem::take(payload);
+    let made = raw.call_message(session, method, &options, moved, continuation, tag);
+    made.map_err(|not_made| {
+        *payload = not_made.message;
+        NotMade::Refused(not_made.error)
+    })
+}
+
+/// Takes in the end of a call. A call that was never sent is to be made again.
+fn handle_completion(call: PendingCall, completion: Completion<'_>, calls: &Mutex<Calls>) {
     let PendingCall {
         reply,
-        connection,
+        channel,
         stage,
     } = call;
     let mut status = match completion.result {
         Ok(response) => {
-            let response = response.into_owned();
-            return reply.finish(Ok((response, Encoding::Native)));
+            return reply.finish_with(|request| {
+                // The request's memory is in the cache.
+                let spare = request.map(|call| std::mem::take(&mut call.message.payload));
+                let response = response.into_owned_in(spare.unwrap_or_default());
+                Ok((response, Encoding::Native))
+            });
         }
         Err(status) => status,
     };
-    connection.suspect(status.code());
-    match (unsent_message(&mut status), stage) {
-        (Some(message), Stage::Made(_, mut call)) if is_retryable(&status) => {
-            call.message.payload = message;
-            unsent.lock().push(UnsentCall {
-                reply,
-                connection,
-                call,
+    if is_retryable(&status) {
+        let mut calls = calls.lock();
+        calls.suspected.push(channel);
+        if let (Some(message), Stage::Made(_)) = (unsent_message(&mut status), stage) {
+            reply.call().0.with_request(|call| {
+                if call.message.payload.is_empty() {
+                    call.message.payload = message;
+                }
             });
+            calls.unsent.push(UnsentCall { reply, channel });
+            return;
         }
-        _ => reply.finish(Err(status)),
     }
+    reply.finish(Err(status));
 }

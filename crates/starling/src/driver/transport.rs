@@ -9,7 +9,7 @@ use starling_io::MessageMemory;
 use super::{Command, DeadlineWaker, Driver};
 use crate::address::Address;
 use crate::channel_state::{ChannelState, StateCell};
-use crate::plane::{CallHandle, Operation, Reply, Transport, Waiting};
+use crate::plane::{CallHandle, Reply, Transport, Waiting};
 use crate::stats::ThreadStats;
 
 pub(crate) struct DirectTransport {
@@ -37,12 +37,8 @@ impl DirectTransport {
 }
 
 impl Transport for DirectTransport {
-    fn start(&self, operation: Operation, reply: Reply) {
-        self.driver.push(Command::Start {
-            channel: self.channel,
-            operation,
-            reply,
-        });
+    fn start(&self, reply: Reply) {
+        self.driver.start_call(self.channel, reply);
     }
 
     fn cancel(&self, call: &CallHandle) {
@@ -53,8 +49,8 @@ impl Transport for DirectTransport {
         self.driver.flush();
     }
 
-    fn drive(&self, waiting: &mut Waiting) {
-        self.driver.drive(&mut waiting.watch);
+    fn drive(&self, call: Option<&CallHandle>, waiting: &mut Waiting) -> bool {
+        self.driver.drive(call, &mut waiting.watch)
     }
 
     fn wake_at(&self, deadline: Instant, waker: Arc<DeadlineWaker>) {

@@ -11,7 +11,6 @@ use starling_message::MethodDescriptor;
 use crate::call_cell::CallCell;
 use crate::channel_state::ChannelState;
 use crate::driver::{DeadlineWaker, Watch};
-use crate::permits::Permit;
 use crate::stats::ThreadStats;
 
 /// How a call ended: its response and the response's encoding, or a status.
@@ -22,9 +21,9 @@ pub type CallResult = Result<(OwnedMessage, Encoding), Status>;
 ///
 /// A channel keeps no more operations out than its capacity, so this bounds a transport's queues.
 pub trait Transport: Send + Sync {
-    /// Begins an operation. Never blocks. `reply` gets its result once; dropping it ends the operation
-    /// with UNAVAILABLE.
-    fn start(&self, operation: Operation, reply: Reply);
+    /// Begins the operation that `reply` has. Never blocks. `reply` gets the result once; dropping it ends
+    /// the operation with UNAVAILABLE.
+    fn start(&self, reply: Reply);
 
     /// The caller does not want the result any more.
     fn cancel(&self, call: &CallHandle);
@@ -32,10 +31,12 @@ pub trait Transport: Send + Sync {
     /// Has what was started leave soon, though its caller does not wait yet: a stream's sender goes on.
     fn flush(&self) {}
 
-    /// The caller begins to wait, in this thread or as a task. A plane that works in its callers' threads
-    /// does so here. It may block the thread only in [`block_on`](crate::block_on).
-    fn drive(&self, waiting: &mut Waiting) {
-        let _ = waiting;
+    /// The caller begins to wait for this call, or for any one of a stream, in this thread or as a task. A plane
+    /// that works in its callers' threads does so here. It may block the thread only in
+    /// [`block_on`](crate::block_on). Returns whether it has worked, so that there may be a result by now.
+    fn drive(&self, call: Option<&CallHandle>, waiting: &mut Waiting) -> bool {
+        let _ = (call, waiting);
+        false
     }
 
     /// Calls [`DeadlineWaker::wake`] at this time, unless the waker is cancelled before.
@@ -75,16 +76,11 @@ impl Operation {
         }
     }
 
-    fn number(&self) -> CallNumber {
+    pub(crate) fn number(&self) -> CallNumber {
         match self {
             Self::Call(call) => call.message.call,
             Self::Connect { .. } => CallNumber::next(),
         }
-    }
-
-    /// Where its caller waits.
-    pub(crate) fn handle(&self) -> CallHandle {
-        CallHandle(Arc::new(CallCell::new(self.number())))
     }
 }
 
@@ -122,31 +118,53 @@ impl fmt::Debug for CallHandle {
     }
 }
 
-/// The result that a transport owes a caller.
+/// An operation, and the result that a transport owes its caller.
 pub struct Reply {
-    pub(crate) call: CallHandle,
-    pub(crate) permit: Option<Permit>,
+    /// None once it has ended.
+    call: Option<CallHandle>,
 }
 
 impl Reply {
+    pub(crate) fn new(call: CallHandle) -> Self {
+        Self { call: Some(call) }
+    }
+
     /// The operation.
     pub fn call(&self) -> &CallHandle {
-        &self.call
+        self.call.as_ref().expect("it has not ended")
+    }
+
+    /// What is asked for, once. None if the caller has given up, too.
+    pub fn take_operation(&self) -> Option<Operation> {
+        self.call().0.take_operation()
     }
 
     /// Ends the operation.
-    pub fn finish(mut self, result: CallResult) {
-        // First: the caller may make the next call as soon as it has the result.
-        self.permit = None;
-        self.call.0.finish(result);
+    pub fn finish(self, result: CallResult) {
+        self.finish_with(|_| result);
+    }
+
+    /// The same. `make` gets the request if nobody has taken it: the result may use its memory.
+    #[inline]
+    pub(crate) fn finish_with(
+        mut self,
+        make: impl FnOnce(Option<&mut OutgoingCall>) -> CallResult,
+    ) {
+        if let Some(CallHandle(cell)) = self.call.take() {
+            // First: the caller may make the next call as soon as it has the result.
+            cell.return_permit();
+            cell.finish_with(make);
+        }
     }
 }
 
 impl Drop for Reply {
+    #[inline]
     fn drop(&mut self) {
-        self.permit = None;
-        // Has no effect on an operation that has a result.
-        self.call.0.finish(Err(stopped(None)));
+        if let Some(CallHandle(cell)) = self.call.take() {
+            cell.return_permit();
+            cell.finish(Err(stopped(None)));
+        }
     }
 }
 

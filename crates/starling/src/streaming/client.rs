@@ -31,10 +31,13 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    fn start(&self, call: OutgoingCall, reply: Reply) {
+    fn start(&self, reply: Reply) {
         match self {
-            Self::Channel(shared) => shared.transport.start(Operation::Call(call), reply),
+            Self::Channel(shared) => shared.transport.start(reply),
             Self::Local(connection, executor) => {
+                let Some(Operation::Call(call)) = reply.take_operation() else {
+                    return;
+                };
                 let (connection, its_executor) = (Arc::clone(connection), Arc::clone(executor));
                 let handle = reply.call().clone();
                 executor.local.spawn(async move {
@@ -65,7 +68,7 @@ impl Route {
     /// The caller begins to wait.
     fn drive(&self, waiting: &mut Waiting) {
         if let Self::Channel(shared) = self {
-            shared.transport.drive(waiting);
+            shared.transport.drive(None, waiting);
         }
     }
 }
@@ -183,15 +186,16 @@ impl ClientEnd {
                 }
                 return any;
             };
-            let handle = CallHandle(Arc::new(CallCell::of_stream(&this)));
+            let call = self.outgoing(request);
+            let handle = CallHandle(CallCell::of_stream(call, &this));
             state.calls.push(handle.clone());
             drop(state);
-            self.start(request, handle);
+            self.route.start(Reply::new(handle));
             any = true;
         }
     }
 
-    fn start(&self, request: StreamRequest, handle: CallHandle) {
+    fn outgoing(&self, request: StreamRequest) -> OutgoingCall {
         let is_first = request.position.number == 0;
         let mut message = self.describe(Metadata::default(), request);
         if is_first && !self.metadata.is_empty() {
@@ -201,16 +205,11 @@ impl ClientEnd {
             let room = std::iter::repeat_n(0, message.headroom);
             message.payload.head_mut().splice(..before, room);
         }
-        let call = OutgoingCall {
+        OutgoingCall {
             message,
             types: Some(self.method),
             wait_for_ready: self.wait_for_ready && is_first,
-        };
-        let reply = Reply {
-            call: handle,
-            permit: None,
-        };
-        self.route.start(call, reply);
+        }
     }
 
     /// Takes in the end of one of its calls.
@@ -259,8 +258,9 @@ impl ClientEnd {
     fn give_up(&self, (request, calls): (Option<StreamRequest>, Vec<CallHandle>)) {
         if let Some(request) = request {
             // Nobody waits for its response.
-            let number = CallNumber::next();
-            self.start(request, CallHandle(Arc::new(CallCell::new(number))));
+            let operation = Operation::Call(self.outgoing(request));
+            let handle = CallHandle(CallCell::new(operation, None));
+            self.route.start(Reply::new(handle));
         }
         for call in calls {
             self.route.cancel(&call);
