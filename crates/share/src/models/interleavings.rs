@@ -170,7 +170,11 @@ fn calls_in_a_runtime_that_stops(
     let mut cx = Context::from_waker(&waker);
     for _ in 0..calls {
         let mut watch = Watch::by_task(&handle);
-        shared.push(Arc::clone(&runtime));
+        if handle.is_active() {
+            shared.submit(Arc::clone(&runtime), &handle);
+        } else {
+            shared.push(Arc::clone(&runtime));
+        }
         if !handle.wake() {
             watch = SharedLoop::watch(shared);
             shared.drive_once();

@@ -311,8 +311,12 @@ fn task_calls(shared: &ClientLoop, calls: usize, waiters: &Waiters) {
     for _ in 0..calls {
         let call = Call::new(&runtime);
         let _watch = Watch::<Arc<Call>>::by_task(&handle);
-        shared.push(Arc::clone(&call));
-        assert!(handle.wake(), "the task lives");
+        if handle.is_active() && thread_rng().r#gen() {
+            shared.submit(Arc::clone(&call), &handle);
+        } else {
+            shared.push(Arc::clone(&call));
+            assert!(handle.wake(), "the task lives");
+        }
         while !call.is_over() {
             runtime.take_notified();
             if runtime.take_offered() {
