@@ -388,6 +388,24 @@ fn loom_a_runtime_that_stops_holds_up_no_caller() {
 }
 
 #[test]
+fn loom_a_runtime_that_submits_and_then_stops_holds_up_no_caller() {
+    check(|| {
+        let (shared, _) = shared();
+        let mut stopped = None;
+        with_keeper(&shared, || {
+            let others = |shared: &Arc<_>| {
+                let (task, handle) = calls_in_a_runtime_that_stops(shared, 1);
+                handle.begin_call();
+                shared.submit(Waiter::of_this_thread(), &handle);
+                (task, handle)
+            };
+            stopped = Some(beside(&shared, others, || call(&shared)));
+        });
+        drop(stopped);
+    });
+}
+
+#[test]
 fn loom_a_task_sees_the_end() {
     check(|| {
         let (shared, _) = shared();
