@@ -127,8 +127,9 @@ fn a_slow_reader_holds_up_its_sender_and_nobody_else() {
         assert_eq!(quick.blocking().filter(Result::is_ok).count(), 5_000);
         let rest = slow.blocking().filter(Result::is_ok).count();
         assert_eq!(rest, 99_999);
+        wait_for_idle(&counts);
         // The other way: a handler that does not read.
-        let (mut there, _back) = client.wait();
+        let (mut there, back) = client.wait();
         let pushed = block_on(async {
             let mut pushed = 0;
             while futures::poll!(std::pin::pin!(there.send(&number(1, 1_000)))).is_ready() {
@@ -138,6 +139,10 @@ fn a_slow_reader_holds_up_its_sender_and_nobody_else() {
             pushed
         });
         assert!(pushed >= 64, "{pushed} messages were sent");
+        // A server that shuts down waits for the streams that its clients keep open.
+        wait_until(|| counts.running.load(Ordering::SeqCst) == 1);
+        drop((there, back));
+        wait_for_idle(&counts);
         end(server);
     }
 }
