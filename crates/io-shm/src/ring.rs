@@ -84,7 +84,7 @@ mod producer;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use consumer::Consumer;
+pub(crate) use consumer::{Consumer, Published, ReceiveError, ReceivedRecord};
 pub(crate) use lent::HeapRange;
 pub(crate) use producer::Producer;
 
@@ -155,10 +155,6 @@ pub(crate) struct Heads {
     pub(crate) line: u64,
     pub(crate) bulk: u64,
 }
-
-/// The shared memory holds something that no working peer writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
 
 /// The largest datagram that a bulk ring takes: a quarter of it.
 pub(crate) const fn max_datagram_for(bulk_bytes: usize) -> usize {

@@ -9,18 +9,18 @@
 //! something twice in a row, datagrams arrive faster than turns, and the peer's ring is drained as
 //! far as the burst goes.
 
+mod burst;
+
 use std::sync::Arc;
 
-use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, PeerId, Source};
+use starling_io::{Datagram, IoError, PacketRx};
 
+use self::burst::Burst;
 use crate::closer::PeerSocket;
 use crate::map::{ForeignHeap, MappedSleepWords, Ring};
-use crate::ring::{Consumer, Heads, HeapRange, LINE};
+use crate::ring::{Consumer, Heads, HeapRange, Published, ReceiveError};
 use crate::sleep::{Doorbell, WANTS_SPACE};
 use crate::tx::ring;
-
-/// A burst ends at so many bytes. The endpoint reads them soon after, from the cache.
-const BURST_BYTES: usize = 64 << 10;
 
 /// Up to so many peers are all polled in each turn.
 const ALWAYS_HOT: usize = 16;
@@ -43,15 +43,77 @@ struct RxPeer {
     was_idle: bool,
     /// The last turn that found something.
     last_found: u64,
-    /// A datagram from it was received.
-    has_sent: bool,
+    /// The turn since which it counts as one that has sent nothing.
+    silent_since: u64,
     /// The peer is gone; datagrams that it published up to here are still delivered.
     end: Option<Heads>,
 }
 
 impl RxPeer {
+    /// Receives from the peer, as far as the burst goes.
+    #[inline]
+    fn drain(&mut self, number: u32, turn: u64, burst: &mut Burst) -> Drained {
+        let mut drained = Drained::Nothing;
+        loop {
+            if self.is_at_end() {
+                return drained;
+            }
+            let Some(header) = self.consumer.poll() else {
+                self.was_idle = drained == Drained::Nothing;
+                return drained;
+            };
+            if let Some(length) = header.line_length() {
+                if self.consumer.receive_line(burst.push_line(number, length)) {
+                    self.return_space();
+                }
+            } else if let Some(drained) = self.receive_longer(number, header, burst) {
+                return drained;
+            }
+            self.last_found = turn;
+            drained = Drained::Some;
+            if burst.is_full() {
+                drained = Drained::Full;
+                break;
+            }
+            if self.was_idle && !header.has_more() {
+                break;
+            }
+        }
+        self.was_idle = false;
+        self.consumer.prefetch();
+        drained
+    }
+
+    /// Receives a record that is not one line. `Some`: the burst has no further datagram.
+    #[inline(never)]
+    fn receive_longer(
+        &mut self,
+        number: u32,
+        header: Published,
+        burst: &mut Burst,
+    ) -> Option<Drained> {
+        match self.consumer.receive(header, burst.room()) {
+            // It was revoked: the peer is about to be gone.
+            Ok(record) if record.length == 0 => return Some(Drained::Some),
+            Ok(record) => burst.push(number, &record),
+            Err(ReceiveError::NeedsHeap) => return Some(Drained::NeedsHeap),
+            Err(ReceiveError::Malformed) => return Some(Drained::Malformed),
+        }
+        self.return_space();
+        None
+    }
+
+    /// Returns space if that is due, and wakes the peer if it sleeps until there is some.
+    #[inline(never)]
+    fn return_space(&mut self) {
+        let returned = self.consumer.return_space();
+        if returned && self.doorbell.must_ring(&self.words, WANTS_SPACE) {
+            ring(&self.socket);
+        }
+    }
+
     fn is_ready(&self) -> bool {
-        !self.is_at_end() && self.consumer.is_ready()
+        !self.is_at_end() && self.consumer.poll().is_some()
     }
 
     fn is_at_end(&self) -> bool {
@@ -59,20 +121,17 @@ impl RxPeer {
     }
 }
 
-/// A tail that was left in its sender's heap.
-struct LeftTail {
-    /// The datagram of the burst.
-    index: usize,
-    peer: u32,
-    range: HeapRange,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Entry {
-    peer: u32,
-    /// Its offset in the buffer.
-    at: u32,
-    length: u32,
+/// What a peer had for a burst.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Drained {
+    Nothing,
+    Some,
+    /// As much as the burst takes.
+    Full,
+    /// A record that needs the peer's message heap.
+    NeedsHeap,
+    /// Something that no working peer writes.
+    Malformed,
 }
 
 /// The receiving half of a [`ShmIo`](crate::ShmIo).
@@ -90,21 +149,9 @@ pub struct ShmRx {
     busy_turns: u64,
     /// Datagrams received so far.
     received: u64,
-    entries: [Entry; MAX_BURST],
-    count: usize,
-    /// Tails of the burst that were left where they are, in the order of their datagrams.
-    left_tails: Vec<LeftTail>,
-    /// Bytes of them.
-    left_bytes: usize,
+    burst: Burst,
     /// The heads of datagrams that leave their tails.
     leaves_tail: fn(&[u8]) -> bool,
-    /// Bytes of the buffer that the burst has used.
-    used: usize,
-    /// Private memory for a burst; aligned to lines from `aligned` on.
-    buffer: Vec<u8>,
-    aligned: usize,
-    /// The largest record of any peer so far.
-    largest_record: usize,
     /// Peers that have broken their ring, for the device to disconnect.
     faults: Vec<u32>,
     /// Peers with a record that needs their message heap, for the device to receive it.
@@ -122,15 +169,8 @@ impl ShmRx {
             turns: 0,
             busy_turns: 0,
             received: 0,
-            entries: [Entry::default(); MAX_BURST],
-            count: 0,
-            left_tails: Vec::new(),
-            left_bytes: 0,
+            burst: Burst::new(),
             leaves_tail: |_| false,
-            used: 0,
-            buffer: Vec::new(),
-            aligned: 0,
-            largest_record: 0,
             faults: Vec::new(),
             need_heap: Vec::new(),
         }
@@ -144,7 +184,7 @@ impl ShmRx {
         socket: Arc<PeerSocket>,
     ) {
         consumer.leave_tails(self.leaves_tail);
-        self.make_room_for(consumer.buffer_bytes());
+        self.burst.make_room_for(consumer.buffer_bytes());
         let index = peer as usize;
         if self.peers.len() <= index {
             self.peers.resize_with(index + 1, || None);
@@ -157,24 +197,10 @@ impl ShmRx {
             socket,
             was_idle: true,
             last_found: self.turns,
-            has_sent: false,
+            silent_since: self.turns,
             end: None,
         }));
         self.hot.push(peer);
-    }
-
-    /// Grows the buffer so that a burst that is not full has room for one more record.
-    fn make_room_for(&mut self, record: usize) {
-        if record <= self.largest_record {
-            return;
-        }
-        self.largest_record = record;
-        let mut buffer = vec![0; BURST_BYTES + record + LINE];
-        let aligned = buffer.as_ptr().align_offset(LINE);
-        let burst = &self.buffer[self.aligned..self.aligned + self.used];
-        buffer[aligned..aligned + self.used].copy_from_slice(burst);
-        self.buffer = buffer;
-        self.aligned = aligned;
     }
 
     /// Removes a peer. Its datagrams in the current burst stay readable, but for tails that were left.
@@ -183,7 +209,7 @@ impl ShmRx {
         self.unlist(peer);
         self.faults.retain(|&other| other != peer);
         self.need_heap.retain(|&other| other != peer);
-        self.left_tails.retain(|left| left.peer != peer);
+        self.burst.left_tails.retain(|left| left.peer != peer);
     }
 
     /// A peer has shared its message heap.
@@ -232,13 +258,13 @@ impl ShmRx {
 
     /// Whether a datagram from the peer was received.
     pub(crate) fn has_sent(&self, peer: u32) -> bool {
-        matches!(&self.peers[peer as usize], Some(peer) if peer.has_sent)
+        matches!(&self.peers[peer as usize], Some(peer) if peer.last_found > peer.silent_since)
     }
 
     /// From now on the peer counts as one that has never sent.
     pub(crate) fn forget_sent(&mut self, peer: u32) {
         if let Some(peer) = &mut self.peers[peer as usize] {
-            peer.has_sent = false;
+            peer.silent_since = self.turns;
         }
     }
 
@@ -262,89 +288,34 @@ impl ShmRx {
         std::mem::take(&mut self.faults)
     }
 
-    /// Receives from a peer, as far as the burst goes. False if it had nothing.
-    #[inline]
-    fn drain(&mut self, number: u32) -> bool {
-        let Some(peer) = &mut self.peers[number as usize] else {
-            return false;
-        };
-        if !peer.consumer.is_ready() {
-            peer.was_idle = true;
-            return false;
-        }
-        let was_idle = std::mem::take(&mut peer.was_idle);
-        peer.last_found = self.turns;
-        while self.count < MAX_BURST && self.used + self.left_bytes < BURST_BYTES {
-            if peer.is_at_end() {
-                break;
-            }
-            let at = self.used;
-            let record = match peer.consumer.receive(&mut self.buffer[self.aligned + at..]) {
-                Ok(Some(record)) => record,
-                Ok(None) => {
-                    if peer.consumer.needs_heap() && !self.need_heap.contains(&number) {
-                        self.need_heap.push(number);
-                    }
-                    return true;
-                }
-                Err(_) => {
-                    self.record_fault(number);
-                    return true;
-                }
-            };
-            peer.has_sent = true;
-            if record.length == 0 {
-                // It was revoked: the peer is about to be gone.
-                return true;
-            }
-            self.entries[self.count] = Entry {
-                peer: number,
-                at: (at + record.at) as u32,
-                length: record.length as u32,
-            };
-            if let Some(range) = peer.consumer.poll_left_tail() {
-                let index = self.count;
-                self.left_bytes += range.bytes as usize;
-                self.left_tails.push(LeftTail {
-                    index,
-                    peer: number,
-                    range,
-                });
-            }
-            self.count += 1;
-            self.used = at + (record.at + record.length).next_multiple_of(LINE);
-            if record.returned_space && peer.doorbell.must_ring(&peer.words, WANTS_SPACE) {
-                ring(&peer.socket);
-            }
-            if was_idle && !record.more {
-                break;
-            }
-        }
-        peer.consumer.prefetch();
-        true
-    }
-
     /// The burst is over: peers whose tails were left get their memory back.
     #[cold]
     fn return_tails(&mut self) {
-        for left in self.left_tails.drain(..) {
+        for left in self.burst.take_left_tails() {
             let Some(peer) = &mut self.peers[left.peer as usize] else {
                 continue;
             };
-            let returned_space = peer.consumer.return_tails();
-            if returned_space && peer.doorbell.must_ring(&peer.words, WANTS_SPACE) {
-                ring(&peer.socket);
-            }
+            peer.consumer.return_tails();
+            peer.return_space();
         }
-        self.left_bytes = 0;
     }
 
     /// The tail of a datagram that was left, and the ring that its memory belongs to. None if the peer is
     /// closed by now.
     fn left_tail(&self, index: usize) -> Option<(&Consumer<Ring>, HeapRange)> {
-        let left = self.left_tails.iter().find(|left| left.index == index)?;
+        let left = self.burst.left_tail(index)?;
         let peer = self.peers[left.peer as usize].as_ref()?;
         Some((&peer.consumer, left.range))
+    }
+
+    /// A peer has a record that needs its message heap, or has broken its ring.
+    #[cold]
+    fn record_trouble(&mut self, peer: u32, drained: Drained) {
+        if drained == Drained::Malformed {
+            self.record_fault(peer);
+        } else if !self.need_heap.contains(&peer) {
+            self.need_heap.push(peer);
+        }
     }
 
     /// Stops polling a peer that has broken its ring.
@@ -391,9 +362,8 @@ impl PacketRx for ShmRx {
     #[inline]
     fn rx_burst(&mut self) -> Result<usize, IoError> {
         self.turns += 1;
-        self.count = 0;
-        self.used = 0;
-        if !self.left_tails.is_empty() {
+        self.burst.clear();
+        if !self.burst.left_tails.is_empty() {
             self.return_tails();
         }
         if !self.cold.is_empty() {
@@ -408,35 +378,36 @@ impl PacketRx for ShmRx {
             if index >= self.hot.len() {
                 index = 0;
             }
-            let Some(&peer) = self.hot.get(index) else {
+            let Some(&number) = self.hot.get(index) else {
                 break;
             };
             index += 1;
-            if self.drain(peer) {
-                // The next turn begins behind the peer that was served last.
-                self.next_hot = index;
-                if self.count == MAX_BURST || self.used + self.left_bytes >= BURST_BYTES {
-                    break;
-                }
+            let Some(Some(peer)) = self.peers.get_mut(number as usize) else {
+                continue;
+            };
+            let drained = peer.drain(number, self.turns, &mut self.burst);
+            if drained == Drained::Nothing {
+                continue;
+            }
+            // The next turn begins behind the peer that was served last.
+            self.next_hot = index;
+            match drained {
+                Drained::Full => break,
+                Drained::NeedsHeap | Drained::Malformed => self.record_trouble(number, drained),
+                Drained::Nothing | Drained::Some => {}
             }
         }
-        if self.count != 0 {
+        let count = self.burst.count();
+        if count != 0 {
             self.busy_turns += 1;
-            self.received += self.count as u64;
+            self.received += count as u64;
         }
-        Ok(self.count)
+        Ok(count)
     }
 
     #[inline]
     fn datagram(&self, index: usize) -> Datagram<'_> {
-        assert!(index < self.count, "datagram {index} of {}", self.count);
-        let entry = self.entries[index];
-        let begin = self.aligned + entry.at as usize;
-        Datagram {
-            source: Source::Peer(PeerId(entry.peer)),
-            ecn: Ecn::NotCapable,
-            bytes: &self.buffer[begin..begin + entry.length as usize],
-        }
+        self.burst.datagram(index)
     }
 
     fn leave_tails(&mut self, takes: fn(&[u8]) -> bool) {
@@ -448,10 +419,10 @@ impl PacketRx for ShmRx {
 
     #[inline]
     fn tail_bytes(&self, index: usize) -> usize {
-        if self.left_tails.is_empty() {
+        if self.burst.left_tails.is_empty() {
             return 0;
         }
-        let left = self.left_tails.iter().find(|left| left.index == index);
+        let left = self.burst.left_tail(index);
         left.map_or(0, |left| left.range.bytes as usize)
     }
 

@@ -1,9 +1,28 @@
 //! The reading end of a ring.
 
 use super::{
-    BULK, HEADER_BYTES, HEAP, Heads, HeapRange, LENGTH_MASK, LINE, MORE, Malformed, RingMemory,
-    VALID, bulk_record_bytes, max_datagram_for, record_bytes,
+    BULK, HEADER_BYTES, HEAP, Heads, HeapRange, LENGTH_MASK, LINE, MORE, RingMemory, VALID,
+    bulk_record_bytes, max_datagram_for, record_bytes,
 };
+
+/// The header of a record that is published, valid or not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Published(u32);
+
+impl Published {
+    /// The length of the datagram, if all of the record is one line.
+    #[inline]
+    pub(crate) fn line_length(self) -> Option<usize> {
+        let is_one_line = (self.0 & !MORE).wrapping_sub(VALID | 1) < (LINE - HEADER_BYTES) as u32;
+        is_one_line.then_some((self.0 & LENGTH_MASK) as usize)
+    }
+
+    /// The producer said that another record follows at once.
+    #[inline]
+    pub(crate) fn has_more(self) -> bool {
+        self.0 & MORE != 0
+    }
+}
 
 /// A record that was copied out of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,10 +31,18 @@ pub(crate) struct ReceivedRecord {
     pub(crate) at: usize,
     /// Bytes of the datagram. Zero: the producer has revoked the record, and there is no datagram.
     pub(crate) length: usize,
-    /// The producer said that another record follows at once.
-    pub(crate) more: bool,
-    /// Space was returned; the producer may be waiting for it.
-    pub(crate) returned_space: bool,
+    /// The tail of the datagram that is left in the producer's message heap. It stays as it is until
+    /// [`Consumer::return_tails`].
+    pub(crate) left_tail: Option<HeapRange>,
+}
+
+/// Why a record was not received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReceiveError {
+    /// No working peer writes such a record.
+    Malformed,
+    /// The record has a tail in the producer's message heap, which is not here yet.
+    NeedsHeap,
 }
 
 /// The reading end.
@@ -32,8 +59,6 @@ pub(crate) struct Consumer<M> {
     pub(super) needs_heap: bool,
     /// Datagrams with such a head leave their tail in the producer's message heap.
     pub(super) leaves_tail: fn(&[u8]) -> bool,
-    /// The tail that the last record has left there.
-    pub(super) left_tail: Option<HeapRange>,
     /// A tail is left there that may not have been copied yet: no space is returned.
     pub(super) holds_tail: bool,
 }
@@ -50,7 +75,6 @@ impl<M: RingMemory> Consumer<M> {
             max_inline: max_inline.min(max_datagram),
             needs_heap: false,
             leaves_tail: |_| false,
-            left_tail: None,
             holds_tail: false,
             memory,
         }
@@ -86,10 +110,11 @@ impl<M: RingMemory> Consumer<M> {
         self.heads.line >= end.line || self.heads.bulk > end.bulk
     }
 
-    /// Whether something is published, valid or not.
+    /// The next record, if it is published.
     #[inline]
-    pub(crate) fn is_ready(&self) -> bool {
-        self.memory.load_header(self.heads.line) != 0
+    pub(crate) fn poll(&self) -> Option<Published> {
+        let word = self.memory.load_header(self.heads.line);
+        (word != 0).then_some(Published(word))
     }
 
     /// Prefetches the line that is polled next.
@@ -98,57 +123,24 @@ impl<M: RingMemory> Consumer<M> {
         self.memory.prefetch(self.heads.line);
     }
 
-    /// Copies the next datagram to `into`, which has at least [`Consumer::buffer_bytes`]. `None` if
-    /// nothing is published, or if [`Consumer::needs_heap`].
+    /// Copies the next record, which is one line, to `into`: the datagram begins behind
+    /// [`HEADER_BYTES`]. Returns whether space is to be returned.
     #[inline]
-    pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Option<ReceivedRecord>, Malformed> {
-        let word = self.memory.load_header(self.heads.line);
-        if word == 0 {
-            return Ok(None);
-        }
-        let mut length = (word & LENGTH_MASK) as usize;
-        let mut at = HEADER_BYTES;
-        // The common case first: one line, copied with a constant size.
-        if (word & !MORE).wrapping_sub(VALID | 1) < (LINE - HEADER_BYTES) as u32 {
-            let line = into.first_chunk_mut().expect("room for a record");
-            self.memory.read_line(self.heads.line, line);
-            self.heads.line += LINE as u64;
-        } else {
-            match self.receive_longer(word, into)? {
-                Some(place) => (at, length) = place,
-                None => return Ok(None),
-            }
-        }
-        let returned_space = self.return_space();
-        Ok(Some(ReceivedRecord {
-            at,
-            length,
-            more: word & MORE != 0,
-            returned_space,
-        }))
+    pub(crate) fn receive_line(&mut self, into: &mut [u8; LINE]) -> bool {
+        self.memory.read_line(self.heads.line, into);
+        self.heads.line += LINE as u64;
+        self.heads.line >= self.return_at.line
     }
 
-    /// Stores how far this end has read, if that is due. Returns whether it did.
-    #[inline]
-    pub(super) fn return_space(&mut self) -> bool {
-        let is_due =
-            self.heads.line >= self.return_at.line || self.heads.bulk >= self.return_at.bulk;
-        if is_due && !self.holds_tail {
-            self.memory.store_heads(self.heads);
-            self.return_at = Self::next_return(&self.memory, self.heads);
-            return true;
-        }
-        false
-    }
-
-    /// Copies a datagram of several lines, or one from the bulk ring or the heap. Returns where it
-    /// begins, and its length.
+    /// Copies the next record to `into`, which has at least [`Consumer::buffer_bytes`]. Space may have
+    /// to be returned afterwards.
     #[inline(never)]
-    fn receive_longer(
+    pub(crate) fn receive(
         &mut self,
-        word: u32,
+        header: Published,
         into: &mut [u8],
-    ) -> Result<Option<(usize, usize)>, Malformed> {
+    ) -> Result<ReceivedRecord, ReceiveError> {
+        let word = header.0;
         let length = (word & LENGTH_MASK) as usize;
         let kind = word & !(LENGTH_MASK | MORE);
         if kind == VALID && (1..=self.max_inline).contains(&length) {
@@ -163,8 +155,52 @@ impl<M: RingMemory> Consumer<M> {
         } else if kind == VALID | HEAP {
             return self.receive_lent(length, into);
         } else {
-            return Err(Malformed);
+            return Err(ReceiveError::Malformed);
         }
-        Ok(Some((HEADER_BYTES, length)))
+        Ok(ReceivedRecord {
+            at: HEADER_BYTES,
+            length,
+            left_tail: None,
+        })
+    }
+
+    /// Stores how far this end has read, if that is due. Returns whether it did: the producer may wait
+    /// for the space.
+    #[inline(never)]
+    pub(crate) fn return_space(&mut self) -> bool {
+        let is_due =
+            self.heads.line >= self.return_at.line || self.heads.bulk >= self.return_at.bulk;
+        if is_due && !self.holds_tail {
+            self.memory.store_heads(self.heads);
+            self.return_at = Self::next_return(&self.memory, self.heads);
+            return true;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+impl<M: RingMemory> Consumer<M> {
+    /// Copies the next record, if one is published, as a device does. Returns also whether space was
+    /// returned.
+    pub(super) fn receive_next(
+        &mut self,
+        into: &mut [u8],
+    ) -> Result<Option<(ReceivedRecord, bool)>, ReceiveError> {
+        let Some(header) = self.poll() else {
+            return Ok(None);
+        };
+        let Some(length) = header.line_length() else {
+            let record = self.receive(header, into)?;
+            return Ok(Some((record, self.return_space())));
+        };
+        let line = into.first_chunk_mut().expect("room for a record");
+        let returned = self.receive_line(line) && self.return_space();
+        let record = ReceivedRecord {
+            at: HEADER_BYTES,
+            length,
+            left_tail: None,
+        };
+        Ok(Some((record, returned)))
     }
 }

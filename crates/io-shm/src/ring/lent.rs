@@ -25,9 +25,9 @@ use starling_io::TxError;
 
 use crate::map::{ForeignHeap, Ring};
 
-use super::consumer::Consumer;
+use super::consumer::{Consumer, ReceiveError, ReceivedRecord};
 use super::producer::Producer;
-use super::{HEADER_BYTES, HEAP, LINE, MORE, Malformed, RingMemory, record_bytes};
+use super::{HEADER_BYTES, HEAP, LINE, MORE, RingMemory, record_bytes};
 
 /// Bytes of a descriptor.
 pub(crate) const DESCRIPTOR_BYTES: usize = 12;
@@ -135,21 +135,21 @@ impl<M: RingMemory, T> Producer<M, T> {
 }
 
 impl<M: RingMemory> Consumer<M> {
-    /// Copies a datagram with a tail in the producer's heap. Returns where it begins and its length,
-    /// which is zero if the producer has revoked it; `None` if the heap is not here yet.
+    /// Copies a datagram with a tail in the producer's heap. Its length is zero if the producer has
+    /// revoked it.
     ///
     /// The tail begins on a line of `into`: both copies of it are faster then.
     pub(super) fn receive_lent(
         &mut self,
         length: usize,
         into: &mut [u8],
-    ) -> Result<Option<(usize, usize)>, Malformed> {
+    ) -> Result<ReceivedRecord, ReceiveError> {
         let Some(heap_bytes) = self.memory.heap_bytes() else {
             self.needs_heap = true;
-            return Ok(None);
+            return Err(ReceiveError::NeedsHeap);
         };
         if !(DESCRIPTOR_BYTES + 1..=self.max_inline).contains(&length) {
-            return Err(Malformed);
+            return Err(ReceiveError::Malformed);
         }
         let inline = length - DESCRIPTOR_BYTES;
         let shift = (HEADER_BYTES + inline).wrapping_neg() % LINE;
@@ -161,21 +161,27 @@ impl<M: RingMemory> Consumer<M> {
         let range = HeapRange::decode(descriptor.first_chunk().expect("it was just copied"));
         let total = inline as u64 + u64::from(range.bytes);
         if total > self.max_datagram as u64 || !range.is_in(heap_bytes) {
-            return Err(Malformed);
+            return Err(ReceiveError::Malformed);
         }
         self.heads.line += record_bytes(length) as u64;
         // The producer gets its memory back as soon as the tail is copied.
         self.return_at.line = self.heads.line;
         let head = &into[HEADER_BYTES..HEADER_BYTES + inline];
         if (self.leaves_tail)(head) {
-            self.left_tail = Some(range);
             self.holds_tail = true;
-            return Ok(Some((shift + HEADER_BYTES, inline)));
+            return Ok(ReceivedRecord {
+                at: shift + HEADER_BYTES,
+                length: inline,
+                left_tail: Some(range),
+            });
         }
         let tail = &mut into[HEADER_BYTES + inline..][..range.bytes as usize];
         let is_whole = self.memory.read_heap(range.at, tail);
-        let length = if is_whole { total as usize } else { 0 };
-        Ok(Some((shift + HEADER_BYTES, length)))
+        Ok(ReceivedRecord {
+            at: shift + HEADER_BYTES,
+            length: if is_whole { total as usize } else { 0 },
+            left_tail: None,
+        })
     }
 
     /// From now on datagrams with such a head leave their tail in the producer's heap.
@@ -183,17 +189,9 @@ impl<M: RingMemory> Consumer<M> {
         self.leaves_tail = takes;
     }
 
-    /// The tail that the last record has left in the producer's heap. It stays as it is until
-    /// [`Consumer::return_tails`].
-    #[inline]
-    pub(crate) fn poll_left_tail(&mut self) -> Option<HeapRange> {
-        self.left_tail.take()
-    }
-
-    /// All tails are copied that were left. Returns whether space was returned.
-    pub(crate) fn return_tails(&mut self) -> bool {
+    /// All tails are copied that were left: space may be returned.
+    pub(crate) fn return_tails(&mut self) {
         self.holds_tail = false;
-        self.return_space()
     }
 
     /// Copies a tail that was left. False if the producer has revoked it.

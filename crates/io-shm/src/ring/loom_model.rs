@@ -231,12 +231,12 @@ fn append(producer: &mut Producer<End, u8>, length: usize) -> Result<(), TxError
 
 fn take(consumer: &mut Consumer<End>) -> Option<(usize, bool)> {
     let mut buffer = [0; 3 * LINE];
-    let taken = consumer.receive(&mut buffer).unwrap()?;
+    let (taken, returned_space) = consumer.receive_next(&mut buffer).unwrap()?;
     let datagram = &buffer[taken.at..][..taken.length];
     let (preamble, body) = datagram.split_at(8);
     assert_eq!(preamble, b"preamble");
     assert!(body.iter().all(|&byte| usize::from(byte) == body.len()));
-    Some((body.len(), taken.returned_space))
+    Some((body.len(), returned_space))
 }
 
 /// Datagrams of one line, of two lines and in the bulk ring arrive unchanged and in order. They are
@@ -287,11 +287,11 @@ fn loom_a_sleeping_receiver_is_woken() {
         });
         let mut epoch = 0;
         for length in 1..=DATAGRAMS {
-            while !consumer.is_ready() {
+            while consumer.poll().is_none() {
                 epoch += EPOCH_STEP;
                 into.store_own(epoch | SLEEPING);
                 fence(Ordering::SeqCst);
-                if !consumer.is_ready() {
+                if consumer.poll().is_none() {
                     into.wait_for_bell();
                 }
                 into.store_own(0);
@@ -378,7 +378,7 @@ fn lend(out: &End, producer: &mut Producer<End, u8>, place: u8, value: u8) -> Re
 /// Copies a lent message; the inner `None` if it was revoked.
 fn take_lent(consumer: &mut Consumer<End>) -> Option<Option<u8>> {
     let mut buffer = [0; 4 * LINE];
-    let taken = consumer.receive(&mut buffer).unwrap()?;
+    let (taken, _) = consumer.receive_next(&mut buffer).unwrap()?;
     if taken.length == 0 {
         return Some(None);
     }

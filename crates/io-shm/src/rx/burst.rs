@@ -1,0 +1,163 @@
+//! The datagrams of one burst, in private memory that records are copied to.
+
+use std::slice;
+
+use starling_io::{Datagram, Ecn, MAX_BURST, PeerId, Source};
+
+use crate::ring::{HEADER_BYTES, HeapRange, LINE, ReceivedRecord};
+
+/// A burst ends at so many bytes. The endpoint reads them soon after, from the cache.
+const BURST_BYTES: usize = 64 << 10;
+
+/// A tail that was left in its sender's heap.
+pub(super) struct LeftTail {
+    /// The datagram of the burst.
+    pub(super) index: usize,
+    pub(super) peer: u32,
+    pub(super) range: HeapRange,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    peer: u32,
+    /// Its offset in the memory.
+    at: u32,
+    length: u32,
+}
+
+/// A cache line of private memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; LINE]);
+
+pub(super) struct Burst {
+    entries: [Entry; MAX_BURST],
+    count: usize,
+    /// Lines of the memory that the burst has used.
+    used: usize,
+    /// The burst is full when it has so many datagrams.
+    most: usize,
+    memory: Vec<Line>,
+    /// The largest record of any peer so far, in lines.
+    largest_record: usize,
+    /// Tails of the burst that were left where they are, in the order of their datagrams.
+    pub(super) left_tails: Vec<LeftTail>,
+    /// Bytes of them.
+    left_bytes: usize,
+}
+
+impl Burst {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: [Entry::default(); MAX_BURST],
+            count: 0,
+            used: 0,
+            most: MAX_BURST,
+            memory: Vec::new(),
+            largest_record: 0,
+            left_tails: Vec::new(),
+            left_bytes: 0,
+        }
+    }
+
+    /// Grows the memory so that a burst that is not full has room for one more record of so many bytes.
+    pub(super) fn make_room_for(&mut self, record: usize) {
+        let record = record.div_ceil(LINE);
+        if record > self.largest_record {
+            self.largest_record = record;
+            // The records of a burst take at most its bytes and a line each, but for the last one.
+            let lines = BURST_BYTES / LINE + MAX_BURST + record;
+            self.memory.resize(lines, Line([0; LINE]));
+        }
+    }
+
+    /// Begins the next burst. The tails of the last one were taken out before.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.count = 0;
+        self.most = MAX_BURST;
+        self.used = 0;
+    }
+
+    /// The tails of the burst are returned.
+    pub(super) fn take_left_tails(&mut self) -> Vec<LeftTail> {
+        self.left_bytes = 0;
+        std::mem::take(&mut self.left_tails)
+    }
+
+    /// The tail of a datagram that was left.
+    pub(super) fn left_tail(&self, index: usize) -> Option<&LeftTail> {
+        self.left_tails.iter().find(|left| left.index == index)
+    }
+
+    /// Datagrams in the burst.
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether the burst takes no further record.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.count >= self.most
+    }
+
+    /// Adds a datagram whose record is one line, which the caller copies to where this returns. The burst
+    /// is not full.
+    #[inline]
+    pub(super) fn push_line(&mut self, peer: u32, length: usize) -> &mut [u8; LINE] {
+        self.entries[self.count] = Entry {
+            peer,
+            at: (self.used * LINE + HEADER_BYTES) as u32,
+            length: length as u32,
+        };
+        self.count += 1;
+        let line = &mut self.memory[self.used].0;
+        self.used += 1;
+        line
+    }
+
+    /// The memory for the next record.
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        let room = &mut self.memory[self.used..];
+        // SAFETY: a `Line` is an array of bytes and nothing else.
+        unsafe { slice::from_raw_parts_mut(room.as_mut_ptr().cast(), size_of_val(room)) }
+    }
+
+    /// Adds the datagram of a record that was copied to [`Burst::room`]. The burst is not full.
+    pub(super) fn push(&mut self, peer: u32, record: &ReceivedRecord) {
+        let index = self.count;
+        self.entries[index] = Entry {
+            peer,
+            at: (self.used * LINE + record.at) as u32,
+            length: record.length as u32,
+        };
+        self.count += 1;
+        self.used += (record.at + record.length).div_ceil(LINE);
+        if let Some(range) = record.left_tail {
+            self.left_bytes += range.bytes as usize;
+            self.left_tails.push(LeftTail { index, peer, range });
+        }
+        if self.used * LINE + self.left_bytes >= BURST_BYTES {
+            self.most = self.count;
+        }
+    }
+
+    /// Datagram `index` of the burst.
+    #[inline]
+    pub(super) fn datagram(&self, index: usize) -> Datagram<'_> {
+        let entry = self.entries[..self.count][index];
+        let begin = entry.at as usize;
+        Datagram {
+            source: Source::Peer(PeerId(entry.peer)),
+            ecn: Ecn::NotCapable,
+            bytes: &self.bytes()[begin..begin + entry.length as usize],
+        }
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: as in `room`.
+        unsafe { slice::from_raw_parts(self.memory.as_ptr().cast(), size_of_val(&self.memory[..])) }
+    }
+}
