@@ -526,14 +526,17 @@ impl RingMemory for Ring {
 #[derive(Clone)]
 pub(crate) struct MappedSleepWords {
     region: Arc<Region>,
-    side: Side,
+    /// The pairs of lines with the word of this side, and with that of its peer.
+    own: usize,
+    peer: usize,
 }
 
 impl MappedSleepWords {
     pub(crate) fn new(region: &Arc<Region>, side: Side) -> Self {
         Self {
             region: Arc::clone(region),
-            side,
+            own: 2 + side.index(),
+            peer: 2 + side.other().index(),
         }
     }
 }
@@ -541,15 +544,12 @@ impl MappedSleepWords {
 impl SleepWords for MappedSleepWords {
     #[inline]
     fn load_peer(&self) -> u64 {
-        self.region
-            .word(2 + self.side.other().index(), false)
-            .load(Ordering::Relaxed)
+        self.region.word(self.peer, false).load(Ordering::Relaxed)
     }
 
     fn store_own(&self, word: u64) {
-        self.region
-            .word(2 + self.side.index(), false)
-            .store(word, Ordering::Relaxed);
+        let own = self.region.word(self.own, false);
+        own.store(word, Ordering::Relaxed);
     }
 
     #[inline]

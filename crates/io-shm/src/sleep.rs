@@ -59,11 +59,13 @@ impl Doorbell {
     pub(crate) fn must_ring(&mut self, words: &impl SleepWords, wanted: u64) -> bool {
         words.light_fence();
         let word = words.load_peer();
-        if word & wanted == 0 || word == self.rung_for {
-            return false;
-        }
-        self.rung_for = word;
-        true
+        word & wanted != 0 && self.is_first_for(word)
+    }
+
+    /// Whether the peer was not rung for this sleep before.
+    #[cold]
+    fn is_first_for(&mut self, word: u64) -> bool {
+        std::mem::replace(&mut self.rung_for, word) != word
     }
 }
 

@@ -36,11 +36,45 @@ struct TxPeer {
     words: MappedSleepWords,
     doorbell: Doorbell,
     socket: Arc<PeerSocket>,
-    /// Its number is in the list of peers to flush.
-    listed: bool,
+    unflushed: Unflushed,
+}
+
+/// A peer's place in the list of peers with frames that were appended since the last flush: the next peer
+/// in it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Unflushed(u32);
+
+impl Unflushed {
+    /// The peer is not in the list.
+    const ABSENT: Self = Self(u32::MAX - 1);
+    /// No next peer: no peer has this number.
+    const END: u32 = u32::MAX;
+
+    /// Puts the peer into the list that begins with `first`, unless it is in.
+    #[inline]
+    fn insert(&mut self, peer: u32, first: &mut u32) {
+        if *self == Self::ABSENT {
+            self.0 = std::mem::replace(first, peer);
+        }
+    }
+
+    /// Takes the peer out of the beginning of the list; returns the next one.
+    #[inline]
+    fn take_next(&mut self) -> u32 {
+        std::mem::replace(self, Self::ABSENT).0
+    }
 }
 
 impl TxPeer {
+    /// Publishes what was appended, and wakes the peer if it sleeps.
+    #[inline(never)]
+    fn flush(&mut self) {
+        self.producer.publish(false);
+        if self.doorbell.must_ring(&self.words, SLEEPING) {
+            ring(&self.socket);
+        }
+    }
+
     /// Sends a frame whose tail stays in the message heap; `None` if it has to be copied. The parts
     /// are preamble, head, body and tail.
     #[inline(never)]
@@ -90,11 +124,10 @@ impl TxPeer {
 }
 
 /// The sending half of a [`ShmIo`](crate::ShmIo).
-#[derive(Default)]
 pub struct ShmTx {
     peers: Vec<Option<Box<TxPeer>>>,
-    /// Peers with frames appended since the last flush.
-    unflushed: Vec<u32>,
+    /// The first of the peers with frames appended since the last flush.
+    first_unflushed: u32,
     /// Peers that have broken their ring, for the device to disconnect.
     faults: Vec<u32>,
     /// Memory for messages that peers read where they are, if the device has such memory.
@@ -108,8 +141,12 @@ pub struct ShmTx {
 impl ShmTx {
     pub(crate) fn new(heap: Option<MessageHeap>) -> Self {
         Self {
+            peers: Vec::new(),
+            first_unflushed: Unflushed::END,
+            faults: Vec::new(),
             heap,
-            ..Self::default()
+            gathered: 0,
+            may_have_lent: false,
         }
     }
 
@@ -140,7 +177,7 @@ impl ShmTx {
             words,
             doorbell: Doorbell::default(),
             socket,
-            listed: false,
+            unflushed: Unflushed::ABSENT,
         }));
     }
 
@@ -160,10 +197,21 @@ impl ShmTx {
     pub(crate) fn remove(&mut self, peer: u32) {
         // The next peer with its number has broken nothing.
         self.faults.retain(|&other| other != peer);
-        if let Some(mut removed) = self.peers[peer as usize].take() {
-            self.unflushed.retain(|&other| other != peer);
-            if let Some(heap) = &self.heap {
-                removed.producer.revoke(|message| heap.take_back(message));
+        self.unlist(peer);
+        if let Some(mut removed) = self.peers[peer as usize].take()
+            && let Some(heap) = &self.heap
+        {
+            removed.producer.revoke(|message| heap.take_back(message));
+        }
+    }
+
+    /// Takes a peer out of the list of those to flush.
+    fn unlist(&mut self, removed: u32) {
+        let mut next = std::mem::replace(&mut self.first_unflushed, Unflushed::END);
+        while let Some(Some(peer)) = self.peers.get_mut(next as usize) {
+            let number = std::mem::replace(&mut next, peer.unflushed.take_next());
+            if number != removed {
+                peer.unflushed.insert(number, &mut self.first_unflushed);
             }
         }
     }
@@ -217,13 +265,29 @@ impl ShmTx {
         body: &[u8],
         tail: &[u8],
     ) -> Result<(), TxError> {
+        if let Some(Some(to)) = self.peers.get_mut(peer.0 as usize)
+            && to.producer.begin_small(preamble, head, body, tail)
+        {
+            to.unflushed.insert(peer.0, &mut self.first_unflushed);
+            return Ok(());
+        }
+        self.append_uncommon(peer, preamble, head, body, tail)
+    }
+
+    /// Appends a frame that no open datagram has room for, in any way that works.
+    #[inline(never)]
+    fn append_uncommon(
+        &mut self,
+        peer: PeerId,
+        preamble: &[u8; 8],
+        head: &[u8],
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), TxError> {
         let Some(Some(to)) = self.peers.get_mut(peer.0 as usize) else {
             return Err(TxError::Gone);
         };
-        if !to.listed {
-            to.listed = true;
-            self.unflushed.push(peer.0);
-        }
+        to.unflushed.insert(peer.0, &mut self.first_unflushed);
         let mut lent = None;
         if tail.len() >= LEND_FROM
             && let Some(heap) = &self.heap
@@ -281,15 +345,10 @@ impl PacketTx for ShmTx {
 
     #[inline]
     fn flush(&mut self) -> Result<(), IoError> {
-        while let Some(peer) = self.unflushed.pop() {
-            let Some(Some(to)) = self.peers.get_mut(peer as usize) else {
-                continue;
-            };
-            to.listed = false;
-            to.producer.publish(false);
-            if to.doorbell.must_ring(&to.words, SLEEPING) {
-                ring(&to.socket);
-            }
+        let mut next = std::mem::replace(&mut self.first_unflushed, Unflushed::END);
+        while let Some(Some(to)) = self.peers.get_mut(next as usize) {
+            next = to.unflushed.take_next();
+            to.flush();
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use starling_io::TxError;
 
-use super::copy::{copy_head, copy_small};
+use super::copy::{SMALL_BYTES, copy_head, copy_large, copy_small};
 use super::lent::Lent;
 use super::{
     BULK, HEADER_BYTES, Heads, LINE, MORE, RingMemory, VALID, bulk_record_bytes, max_datagram_for,
@@ -17,9 +17,6 @@ pub(super) const PUBLISH_BYTES: usize = 704;
 /// The most bytes of a staged datagram. A larger frame goes to the bulk ring.
 pub(crate) const STAGING_BYTES: usize = 768 - HEADER_BYTES;
 
-/// Lines behind the published ones whose header words are zeroed in advance.
-const ZEROED_AHEAD: u64 = 1;
-
 /// The value of `staged` when no datagram is open: so long that nothing can be added.
 const NONE_OPEN: usize = usize::MAX / 2;
 
@@ -27,6 +24,27 @@ const NONE_OPEN: usize = usize::MAX / 2;
 /// word, which is always zero.
 #[repr(align(64))]
 pub(super) struct StagingBuffer(pub(super) [u8; HEADER_BYTES + STAGING_BYTES]);
+
+impl StagingBuffer {
+    /// Copies the parts of a frame to `at` and behind it, counted from the header word.
+    ///
+    /// # Safety
+    /// `at` and the lengths of the parts are at most [`STAGING_BYTES`] together.
+    #[inline(always)]
+    unsafe fn write(&mut self, at: usize, head: &[u8], body: &[u8], tail: &[u8]) {
+        debug_assert!(at + head.len() + body.len() + tail.len() <= STAGING_BYTES);
+        // SAFETY: all of it is in the buffer, by the caller, and the buffer is this producer's own.
+        unsafe {
+            let to = self.0.as_mut_ptr().add(HEADER_BYTES + at);
+            copy_head(to, head);
+            let to = to.add(head.len());
+            copy_small(to, body);
+            if !tail.is_empty() {
+                copy_large(to.add(body.len()), tail);
+            }
+        }
+    }
+}
 
 /// The writing end. `T` stands for a message that it has lent.
 pub(crate) struct Producer<M, T> {
@@ -118,7 +136,6 @@ impl<M: RingMemory, T> Producer<M, T> {
     ///
     /// # Panics
     /// If preamble and frame exceed the largest datagram, which the caller knows.
-    #[inline]
     pub(crate) fn append(
         &mut self,
         preamble: &[u8; 8],
@@ -130,48 +147,57 @@ impl<M: RingMemory, T> Producer<M, T> {
             return Ok(());
         }
         self.publish(true);
-        let at = preamble.len();
-        if at + head.len() + body.len() + tail.len() > self.max_staged {
+        if preamble.len() + head.len() + body.len() + tail.len() > self.max_staged {
             return self.write_large(preamble, head, body, tail);
         }
         self.reserve(record_bytes(self.max_staged), 0)?;
-        self.staging.0[HEADER_BYTES..][..at].copy_from_slice(preamble);
-        self.staged = at;
+        self.staging.0[HEADER_BYTES..][..preamble.len()].copy_from_slice(preamble);
+        self.staged = preamble.len();
         let fits = self.append_to_open(head, body, tail);
         debug_assert!(fits, "checked above");
         Ok(())
     }
 
     /// Adds a frame to the open datagram, if one is open and has room for it. This is the path of
-    /// nearly all frames of a burst.
+    /// nearly all frames.
     #[inline(always)]
     pub(crate) fn append_to_open(&mut self, head: &[u8], body: &[u8], tail: &[u8]) -> bool {
-        let frame = head.len() + body.len() + tail.len();
-        // In two steps, so that the compiler sees that nothing overflows and all indices are in bounds.
-        let fits = frame <= STAGING_BYTES
-            && self.staged <= STAGING_BYTES - frame
-            && self.staged + frame <= self.max_staged;
+        // No overflow: a slice has at most half of all bytes, and three of them are not in memory.
+        let end = self.staged + head.len() + body.len() + tail.len();
+        let fits = end <= self.max_staged;
         if fits {
-            self.stage_frame(frame, head, body, tail);
+            // SAFETY: it fits the staging buffer, which has `max_staged` bytes behind the header word.
+            unsafe { self.staging.write(self.staged, head, body, tail) };
+            self.staged = end;
+            if end >= PUBLISH_BYTES {
+                self.publish_early();
+            }
         }
         fits
     }
 
+    /// Begins a datagram with a frame. False, and nothing is done, if a datagram is open, if the frame
+    /// is not small, or if the ring has no room as far as is known. No function is called, so none of the
+    /// caller's registers have to be saved.
     #[inline(always)]
-    fn stage_frame(&mut self, frame: usize, head: &[u8], body: &[u8], tail: &[u8]) {
-        let end = self.staged + frame;
-        let room = &mut self.staging.0[HEADER_BYTES..][self.staged..end];
-        let (to, room) = room.split_at_mut(head.len());
-        copy_head(to, head);
-        let (to, room) = room.split_at_mut(body.len());
-        copy_small(to, body);
-        if !tail.is_empty() {
-            room.copy_from_slice(tail);
+    pub(crate) fn begin_small(
+        &mut self,
+        preamble: &[u8; 8],
+        head: &[u8],
+        body: &[u8],
+        tail: &[u8],
+    ) -> bool {
+        let end = preamble.len() + head.len() + body.len() + tail.len();
+        let room = (record_bytes(self.max_staged) + LINE) as u64;
+        let is_small = body.len() <= SMALL_BYTES && tail.is_empty() && end <= self.max_staged;
+        let fits = is_small && !self.is_open() && self.tail + room <= self.limit;
+        if fits {
+            self.staging.0[HEADER_BYTES..][..preamble.len()].copy_from_slice(preamble);
+            // SAFETY: as above.
+            unsafe { self.staging.write(preamble.len(), head, body, &[]) };
+            self.staged = end;
         }
-        self.staged = end;
-        if end >= PUBLISH_BYTES {
-            self.publish_early();
-        }
+        fits
     }
 
     #[inline(never)]
@@ -232,9 +258,7 @@ impl<M: RingMemory, T> Producer<M, T> {
         debug_assert!(self.zeroed >= end, "it was prepared");
         self.memory.publish_header(self.tail, VALID | word);
         self.tail = end;
-        while self.zeroed < end + ZEROED_AHEAD * LINE as u64
-            && self.zeroed + 2 * LINE as u64 <= self.limit
-        {
+        if self.zeroed == end && end + 2 * LINE as u64 <= self.limit {
             self.zeroed += LINE as u64;
             self.memory.clear_header(self.zeroed);
         }
