@@ -3,96 +3,111 @@
 use starling_io::{Clock, Ecn, IoError, Mark, PacketIo, PacketRx, PacketTx};
 use starling_proto::{Body, Frames, Incoming, Tail, Upcoming};
 
-use crate::cadence::FlushCadence;
 use crate::client::CallId;
 use crate::convert::proto_source;
+use crate::parts::Parts;
 use crate::payload::PayloadBytes;
 use crate::sink::Sink;
-use crate::tables::Tables;
-use crate::turn_context::TurnContext;
 
 /// How far the work on a burst is. It lives outside of what a panic unwinds, so that the rest of
 /// the burst is handled after a panic.
 pub(crate) struct Burst<'a, I: PacketIo> {
     rx: &'a I::Rx,
     datagrams: usize,
+    /// Unless timestamps are batched, each datagram has its own time.
+    batched_timestamps: bool,
     /// The next datagram to open.
     next: usize,
     /// The frames that are left of the one before it.
-    frames: Option<Frames<'a>>,
+    frames: Frames<'a>,
 }
 
 impl<'a, I: PacketIo> Burst<'a, I> {
-    pub(crate) fn new(rx: &'a I::Rx, datagrams: usize) -> Self {
+    pub(crate) fn new(rx: &'a I::Rx, datagrams: usize, batched_timestamps: bool) -> Self {
         Self {
             rx,
             datagrams,
+            batched_timestamps,
             next: 0,
-            frames: None,
+            frames: Frames::NONE,
         }
     }
 
-    /// Handles what is left. Unless timestamps are `batched`, each datagram has its own time.
+    /// Handles what is left.
     #[inline]
     pub(crate) fn handle<C: Clock>(
         &mut self,
-        turn: &mut TurnContext<'_, I, C>,
-        tables: &mut Tables<I>,
-        cadence: &mut FlushCadence,
-        batched: bool,
+        parts: &mut Parts<I, C>,
+        tx: &mut I::Tx,
     ) -> Result<(), IoError> {
         loop {
-            if let Some(frames) = &mut self.frames {
-                while let Some(upcoming) = turn.core.proto.upcoming(frames) {
-                    match upcoming {
-                        Upcoming::Requests => handle_requests(frames, turn, tables, cadence)?,
-                        Upcoming::Responses => handle_responses(frames, turn, tables, cadence)?,
-                        Upcoming::Other => {
-                            handle_other(frames, turn, tables);
-                            if cadence.is_due(turn.clock) {
-                                turn.tx.flush()?;
-                            }
-                        }
-                    }
+            while let Some(upcoming) = parts.core.proto.upcoming(&self.frames) {
+                match upcoming {
+                    Upcoming::Requests => parts.handle_requests(&mut self.frames, tx)?,
+                    Upcoming::Responses => parts.handle_responses(&mut self.frames, tx)?,
+                    Upcoming::Other => parts.handle_other(&mut self.frames, tx)?,
                 }
             }
             if self.next == self.datagrams {
                 return Ok(());
             }
-            let core = &mut *turn.core;
-            let datagram = self.rx.datagram(self.next);
-            if self.next == 0 {
-                core.proto.prefetch(datagram.bytes);
-            }
-            self.next += 1;
-            if self.next < self.datagrams {
-                core.proto.prefetch(self.rx.datagram(self.next).bytes);
-            }
-            if !batched {
-                core.now_ns = turn.clock.now_ns();
-            }
-            let source = proto_source(datagram.source);
-            let sink = &mut Sink(&mut *turn.tx);
-            let marked = datagram.ecn == Ecn::CongestionExperienced;
-            let opened =
-                core.proto
-                    .handle_datagram(core.now_ns, source, marked, datagram.bytes, sink);
-            core.stats.bad_datagrams += u64::from(opened.is_err());
-            let tail = self.rx.tail_bytes(self.next - 1);
-            if tail == 0 {
-                self.frames = opened.ok();
-            } else if let Ok(frames) = opened {
-                let tail = LeftTail::<I> {
-                    rx: self.rx,
-                    index: self.next - 1,
-                };
-                let incoming = core.proto.handle_fragment(core.now_ns, frames, &tail, sink);
-                handle_incoming(incoming, turn, tables);
-                if cadence.is_due(turn.clock) {
-                    turn.tx.flush()?;
-                }
-            }
+            self.open_next(parts, tx)?;
         }
+    }
+
+    /// Opens the next datagram.
+    #[inline(always)]
+    fn open_next<C: Clock>(
+        &mut self,
+        parts: &mut Parts<I, C>,
+        tx: &mut I::Tx,
+    ) -> Result<(), IoError> {
+        let core = &mut parts.core;
+        let index = self.next;
+        let datagram = self.rx.datagram(index);
+        if index == 0 {
+            core.proto.prefetch(datagram.bytes);
+        }
+        self.next += 1;
+        if self.next < self.datagrams {
+            core.proto.prefetch(self.rx.datagram(self.next).bytes);
+        }
+        if !self.batched_timestamps {
+            core.now_ns = parts.clock.now_ns();
+        }
+        let source = proto_source(datagram.source);
+        let marked = datagram.ecn == Ecn::CongestionExperienced;
+        let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
+        match core
+            .proto
+            .handle_datagram(now, source, marked, datagram.bytes, sink)
+        {
+            Ok(frames) => self.frames = frames,
+            Err(_) => core.stats.bad_datagrams += 1,
+        }
+        if self.rx.tail_bytes(index) == 0 {
+            return Ok(());
+        }
+        self.handle_tail(index, parts, tx)
+    }
+
+    /// Handles the only frame of a datagram whose tail the device has left in its sender's memory.
+    #[cold]
+    fn handle_tail<C: Clock>(
+        &mut self,
+        index: usize,
+        parts: &mut Parts<I, C>,
+        tx: &mut I::Tx,
+    ) -> Result<(), IoError> {
+        let frames = std::mem::replace(&mut self.frames, Frames::NONE);
+        if frames.is_empty() {
+            return Ok(());
+        }
+        let tail = LeftTail::<I> { rx: self.rx, index };
+        let (now, sink) = (parts.core.now_ns, &mut Sink(&mut *tx));
+        let incoming = parts.core.proto.handle_fragment(now, frames, &tail, sink);
+        parts.handle_incoming(incoming, tx);
+        parts.end_frame(tx)
     }
 }
 
@@ -116,107 +131,99 @@ impl<I: PacketIo> Tail for LeftTail<'_, I> {
     }
 }
 
-/// Handles requests of one packet each, as many as follow one another.
-#[inline(always)]
-fn handle_requests<I: PacketIo, C: Clock>(
-    frames: &mut Frames<'_>,
-    turn: &mut TurnContext<'_, I, C>,
-    tables: &mut Tables<I>,
-    cadence: &mut FlushCadence,
-) -> Result<(), IoError> {
-    while let Some((peer, frame)) = turn.core.proto.poll_request(frames) {
-        let (now, sink) = (turn.core.now_ns, &mut Sink(&mut *turn.tx));
-        if let Some(id) = (turn.core.proto).handle_request(now, peer, frame, sink) {
-            turn.clock.mark(Mark::Taken);
-            let bytes = PayloadBytes::InPlace(frame.payload());
-            tables.handle_request(turn, id, peer, frame.ext(), bytes);
-        }
-        if cadence.is_due(turn.clock) {
-            turn.tx.flush()?;
-        }
-    }
-    Ok(())
-}
-
-/// Handles responses of one packet each, as many as follow one another.
-#[inline(always)]
-fn handle_responses<I: PacketIo, C: Clock>(
-    frames: &mut Frames<'_>,
-    turn: &mut TurnContext<'_, I, C>,
-    tables: &mut Tables<I>,
-    cadence: &mut FlushCadence,
-) -> Result<(), IoError> {
-    while let Some((peer, frame)) = turn.core.proto.poll_response(frames) {
-        let (now, sink) = (turn.core.now_ns, &mut Sink(&mut *turn.tx));
-        if let Some((session, tag)) = (turn.core.proto).handle_response(now, peer, frame, sink) {
-            turn.clock.mark(Mark::Taken);
-            let id = CallId {
-                session,
-                number: frame.number(),
-            };
-            let bytes = PayloadBytes::InPlace(frame.payload());
-            tables.handle_response(turn.core, turn.tx, tag, id, frame.ext(), bytes);
-        }
-        if cadence.is_due(turn.clock) {
-            turn.tx.flush()?;
-        }
-    }
-    Ok(())
-}
-
-/// Handles a frame that is no message of one packet.
-#[cold]
-fn handle_other<I: PacketIo, C: Clock>(
-    frames: &mut Frames<'_>,
-    turn: &mut TurnContext<'_, I, C>,
-    tables: &mut Tables<I>,
-) {
-    let (now, sink) = (turn.core.now_ns, &mut Sink(&mut *turn.tx));
-    let incoming = turn.core.proto.handle_other(now, frames, sink);
-    handle_incoming(incoming, turn, tables);
-}
-
-/// Handles what a frame that is no message of one packet gave.
-#[cold]
-fn handle_incoming<I: PacketIo, C: Clock>(
-    incoming: Option<Incoming<'_>>,
-    turn: &mut TurnContext<'_, I, C>,
-    tables: &mut Tables<I>,
-) {
-    let Some(incoming) = incoming else {
-        return;
-    };
-    let body = match incoming {
-        Incoming::Request {
-            id,
-            peer,
-            ext,
-            mut body,
-        } => {
-            let bytes = PayloadBytes::of(&mut body);
-            tables.handle_request(turn, id, peer, ext, bytes);
-            body
-        }
-        Incoming::Response {
-            session,
-            number,
-            tag,
-            ext,
-            mut body,
-        } => {
-            let id = CallId { session, number };
-            let bytes = PayloadBytes::of(&mut body);
-            tables.handle_response(turn.core, turn.tx, tag, id, ext, bytes);
-            body
-        }
-        Incoming::Cancelled { id } => {
-            if let Some(workers) = turn.workers {
-                workers.handle_cancelled(id);
+impl<I: PacketIo, C: Clock> Parts<I, C> {
+    /// Handles requests of one packet each, as many as follow one another.
+    // Apart from the responses: an endpoint has many of one kind, and each kind uses all registers.
+    #[inline(never)]
+    fn handle_requests(&mut self, frames: &mut Frames<'_>, tx: &mut I::Tx) -> Result<(), IoError> {
+        while let Some((peer, frame)) = self.core.proto.poll_request(frames) {
+            let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
+            if let Some(id) = (self.core.proto).handle_request(now, peer, frame, sink) {
+                self.clock.mark(Mark::Taken);
+                let bytes = PayloadBytes::InPlace(frame.payload());
+                self.handle_request(tx, id, peer, frame.ext(), bytes);
             }
-            return turn.core.handle_cancelled(id);
+            self.end_frame(tx)?;
         }
-    };
-    if let Body::Owned(message) = body {
-        turn.core.proto.recycle(message);
+        Ok(())
+    }
+
+    /// Handles responses of one packet each, as many as follow one another.
+    #[inline(never)]
+    fn handle_responses(&mut self, frames: &mut Frames<'_>, tx: &mut I::Tx) -> Result<(), IoError> {
+        while let Some((peer, frame)) = self.core.proto.poll_response(frames) {
+            let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
+            if let Some((session, tag)) = (self.core.proto).handle_response(now, peer, frame, sink)
+            {
+                self.clock.mark(Mark::Taken);
+                let id = CallId {
+                    session,
+                    number: frame.number(),
+                };
+                let bytes = PayloadBytes::InPlace(frame.payload());
+                self.handle_response(tx, tag, id, frame.ext(), bytes);
+            }
+            self.end_frame(tx)?;
+        }
+        Ok(())
+    }
+
+    /// Handles a frame that is no message of one packet.
+    #[cold]
+    fn handle_other(&mut self, frames: &mut Frames<'_>, tx: &mut I::Tx) -> Result<(), IoError> {
+        let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
+        let incoming = self.core.proto.handle_other(now, frames, sink);
+        self.handle_incoming(incoming, tx);
+        self.end_frame(tx)
+    }
+
+    /// A frame is handled: flushes, if that is due.
+    #[inline]
+    fn end_frame(&mut self, tx: &mut I::Tx) -> Result<(), IoError> {
+        if self.cadence.is_due(&self.clock) {
+            return tx.flush();
+        }
+        Ok(())
+    }
+
+    /// Handles what a frame that is no message of one packet gave.
+    #[cold]
+    fn handle_incoming(&mut self, incoming: Option<Incoming<'_>>, tx: &mut I::Tx) {
+        let Some(incoming) = incoming else {
+            return;
+        };
+        let body = match incoming {
+            Incoming::Request {
+                id,
+                peer,
+                ext,
+                mut body,
+            } => {
+                let bytes = PayloadBytes::of(&mut body);
+                self.handle_request(tx, id, peer, ext, bytes);
+                body
+            }
+            Incoming::Response {
+                session,
+                number,
+                tag,
+                ext,
+                mut body,
+            } => {
+                let id = CallId { session, number };
+                let bytes = PayloadBytes::of(&mut body);
+                self.handle_response(tx, tag, id, ext, bytes);
+                body
+            }
+            Incoming::Cancelled { id } => {
+                if let Some(workers) = &mut self.dispatch {
+                    workers.handle_cancelled(id);
+                }
+                return self.core.handle_cancelled(id);
+            }
+        };
+        if let Body::Owned(message) = body {
+            self.core.proto.recycle(message);
+        }
     }
 }

@@ -19,9 +19,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Begins to shut down: sessions and requests that arrive from now on are refused with
     /// UNAVAILABLE, so that their callers go elsewhere. Pending requests are still answered.
     pub fn start_drain(&mut self) {
-        self.core.draining = true;
-        self.core.proto.drain();
-        if let Some(dispatch) = &mut self.dispatch {
+        self.parts.core.draining = true;
+        self.parts.core.proto.drain();
+        if let Some(dispatch) = &mut self.parts.dispatch {
             dispatch.drain();
         }
     }
@@ -29,6 +29,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Whether nothing is left to do: no request is pending, no call is outstanding.
     pub fn is_drained(&self) -> bool {
         let claimed = self
+            .parts
             .dispatch
             .as_ref()
             .map_or(0, |dispatch| dispatch.claimed());
@@ -50,21 +51,21 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// If the device fails.
     pub fn drain(&mut self, timeout: Duration) -> Result<bool, IoError> {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let until_ns = self.clock.now_ns().saturating_add(timeout_ns);
+        let until_ns = self.parts.clock.now_ns().saturating_add(timeout_ns);
         self.start_drain();
         let finished = self.run_until_ns(until_ns, None, Self::is_drained)?;
-        let quiet_until_ns = until_ns.min(self.core.now_ns.saturating_add(LINGER_MAX_NS));
+        let quiet_until_ns = until_ns.min(self.parts.core.now_ns.saturating_add(LINGER_MAX_NS));
         self.run_until_ns(quiet_until_ns, Some(QUIET_CHECK_NS), |endpoint| {
-            !endpoint.core.proto.has_undelivered(QUIET_NS)
+            !endpoint.parts.core.proto.has_undelivered(QUIET_NS)
         })?;
-        for session in self.core.sessions.alive() {
+        for session in self.parts.core.sessions.alive() {
             self.close(session);
         }
         let closed = self.run_until_ns(until_ns, None, |endpoint| {
-            endpoint.is_drained() && endpoint.core.sessions.alive().is_empty()
+            endpoint.is_drained() && endpoint.parts.core.sessions.alive().is_empty()
         })?;
         // The clients learn of the end from a frame, not from a timeout.
-        while !self.leave() && self.core.now_ns < until_ns {
+        while !self.leave() && self.parts.core.now_ns < until_ns {
             self.poll()?;
         }
         self.poll()?;
@@ -89,7 +90,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             if done(self) {
                 return Ok(true);
             }
-            let now_ns = self.core.now_ns;
+            let now_ns = self.parts.core.now_ns;
             if now_ns >= until_ns {
                 return Ok(false);
             }

@@ -10,12 +10,13 @@ use starling_proto::{ConfigError, Msgbuf, PeerId, Protocol, Secrets, SessionId};
 use crate::cadence::FlushCadence;
 use crate::client::{CallId, Completion, ContinuationId};
 use crate::config::{EndpointConfig, Idle, WorkerConfig};
-use crate::context::{Context, EndpointCore, Handler};
+use crate::context::{Context, Handler};
 use crate::convert::proto_peer;
 use crate::core::Core;
 use crate::error::{CallError, CallNotMade, OpenError};
 use crate::executor::Executor;
 use crate::local::{LocalHandle, MAX_FUTURES, Shared};
+use crate::parts::Parts;
 use crate::schedule::TurnSchedule;
 use crate::server::{Abandoned, DeferredReply};
 use crate::sessions::SessionState;
@@ -38,9 +39,7 @@ const CLAIMED_SESSIONS: usize = 1 << 16;
 pub struct Endpoint<I: PacketIo, C: Clock> {
     // Futures first: they are dropped first, and may own replies and calls.
     pub(crate) executor: Executor,
-    pub(crate) core: EndpointCore<I>,
-    pub(crate) tables: Tables<I>,
-    pub(crate) dispatch: Option<Box<dyn Dispatch>>,
+    pub(crate) parts: Parts<I, C>,
     /// Peers to close on the device once the frames for them are flushed.
     pub(crate) released: Vec<PeerId>,
     pub(crate) idle: Idle,
@@ -50,13 +49,10 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) between_turns: bool,
     /// Which turns do everything, and which only look for datagrams.
     pub(crate) schedule: TurnSchedule,
-    /// When a long burst is flushed.
-    pub(crate) cadence: FlushCadence,
     pub(crate) batched_timestamps: bool,
     /// Requests when the clock was last read.
     pub(crate) requests_seen: u64,
     pub(crate) stall: Option<Stall>,
-    pub(crate) clock: C,
     pub(crate) io: I,
 }
 
@@ -64,7 +60,7 @@ impl<I: PacketIo, C: Clock> fmt::Debug for Endpoint<I, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
             .field("local_address", &self.io.local_address())
-            .field("stats", &self.core.stats)
+            .field("stats", &self.parts.core.stats)
             .finish_non_exhaustive()
     }
 }
@@ -90,19 +86,21 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let shared = Shared::new(Arc::clone(&abandoned), Arc::clone(&sleep));
         Ok(Self {
             executor: Executor::new(Arc::clone(&shared), sleep, MAX_FUTURES),
-            tables: Tables::new(Arc::clone(&abandoned)),
-            core: Core::new(proto, now_ns, &config, shared, abandoned),
-            dispatch: None,
+            parts: Parts {
+                tables: Tables::new(Arc::clone(&abandoned)),
+                core: Core::new(proto, now_ns, &config, shared, abandoned),
+                dispatch: None,
+                clock,
+                cadence: FlushCadence::default(),
+            },
             released: Vec::new(),
             idle: config.idle,
             active_ns: now_ns,
             between_turns: false,
             schedule: TurnSchedule::default(),
-            cadence: FlushCadence::default(),
             batched_timestamps: config.batched_timestamps,
             requests_seen: 0,
             stall: None,
-            clock,
             io,
         })
     }
@@ -111,7 +109,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// Registers a handler in place of an earlier one for the same method.
     pub fn register(&mut self, method: MethodId, handler: Handler<I>) {
-        self.tables.register(method, handler);
+        self.parts.tables.register(method, handler);
     }
 
     /// Registers a handler that runs in a worker thread; see [`Endpoint::start_workers`].
@@ -129,7 +127,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     where
         C: Clone + Send + 'static,
     {
-        if self.dispatch.is_some() {
+        if self.parts.dispatch.is_some() {
             // The jobs of those workers would be lost.
             return Err(IoError::new(
                 Fault::Caller,
@@ -141,7 +139,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if config.steered {
             return self.start_steered_workers(config);
         }
-        let pool = ThreadPool::new(config, &self.clock, &self.io.waker())?;
+        let pool = ThreadPool::new(config, &self.parts.clock, &self.io.waker())?;
         self.set_dispatch(Box::new(pool));
         Ok(())
     }
@@ -152,13 +150,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     {
         config.check()?;
         let steered = self.io.steer(config.threads, config.depth, &MATCH_TABLE)?;
-        let claims = self.core.proto.share_claims(CLAIMED_SESSIONS);
+        let claims = self.parts.core.proto.share_claims(CLAIMED_SESSIONS);
         let pool = SteeredPool::new(
             config,
             steered,
             claims,
-            self.tables.worker_methods(),
-            &self.clock,
+            self.parts.tables.worker_methods(),
+            &self.parts.clock,
             self.io.waker(),
             self.io.capabilities().rx_queue_datagrams,
         )?;
@@ -171,7 +169,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// # Panics
     /// If the dispatch that was set before has jobs that were not polled.
     pub fn set_dispatch(&mut self, dispatch: Box<dyn Dispatch>) {
-        if let Some(before) = &mut self.dispatch {
+        if let Some(before) = &mut self.parts.dispatch {
             // Its workers claim nothing from here on.
             before.drain();
             assert!(
@@ -179,7 +177,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
                 "requests would be lost with the workers that have them"
             );
         }
-        self.dispatch = Some(dispatch);
+        self.parts.dispatch = Some(dispatch);
     }
 
     /// Registers a continuation: what runs when a call ends. One continuation serves any number of
@@ -198,11 +196,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     pub fn connect(&mut self, address: &str) -> Result<SessionId, OpenError> {
         self.begin_timed_work();
         let peer = self.io.open_peer(address)?;
-        let now = self.core.now_ns;
+        let now = self.parts.core.now_ns;
         let sink = &mut Sink(self.io.split().1);
-        match self.core.proto.connect(now, proto_peer(peer), sink) {
+        match self.parts.core.proto.connect(now, proto_peer(peer), sink) {
             Ok(session) => {
-                self.core.sessions.insert(session, address);
+                self.parts.core.sessions.insert(session, address);
                 Ok(session)
             }
             Err(error) => {
@@ -217,7 +215,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// The state of a session; `None` if it is unknown or ended long ago.
     pub fn session_state(&self, session: SessionId) -> Option<SessionState> {
-        self.core.sessions.state(session)
+        self.parts.core.sessions.state(session)
     }
 
     /// Closes a session. The calls outstanding on it end with CANCELLED.
@@ -231,7 +229,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     pub fn context(&mut self) -> Context<'_, I> {
         self.begin_owner_work();
         Context {
-            core: &mut self.core,
+            core: &mut self.parts.core,
             tx: self.io.split().1,
         }
     }
@@ -289,7 +287,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// A handle to make calls with futures, and to spawn futures.
     pub fn local(&self) -> LocalHandle {
-        LocalHandle::of(&self.core.local)
+        LocalHandle::of(&self.parts.core.local)
     }
 
     // ---- getters ----
@@ -317,12 +315,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// The counters of the endpoint.
     pub fn stats(&self) -> &Stats {
-        &self.core.stats
+        &self.parts.core.stats
     }
 
     /// The session protocol, for its counters.
     pub fn protocol(&self) -> &Protocol {
-        &self.core.proto
+        &self.parts.core.proto
     }
 
     /// Nanoseconds since the last turn began. Reads the clock, for all that is done before the next one.
@@ -334,23 +332,23 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// Calls that are not over.
     pub fn calls_outstanding(&self) -> usize {
-        self.core.calls_outstanding() + self.core.finished.len()
+        self.parts.core.calls_outstanding() + self.parts.core.finished.len()
     }
 
     /// Requests that are worked on outside their handler: deferred, or in workers.
     pub fn requests_pending(&self) -> usize {
-        self.core.pending.len()
+        self.parts.core.pending.len()
     }
 
     /// After a long absence, peers may have given this endpoint up. They are probed before anything
     /// else is sent to them.
     #[inline]
     pub(crate) fn handle_absence(&mut self) {
-        let now_ns = self.core.now_ns;
-        if self.core.proto.is_overdue(now_ns) {
+        let now_ns = self.parts.core.now_ns;
+        if self.parts.core.proto.is_overdue(now_ns) {
             self.poll_device_events();
             let sink = &mut Sink(self.io.split().1);
-            self.core.proto.handle_overdue(now_ns, sink);
+            self.parts.core.proto.handle_overdue(now_ns, sink);
         }
     }
 

@@ -18,11 +18,13 @@
 //! the wire.
 //!
 //! ```text
-//!  Endpoint ─ turn, wait, drain ─ burst ─ tables ─ context ─ core ─ protocol
-//!               schedule                │             │        └ sessions, deadlines, pending ─ room
-//!               cadence                 │             └ Handler, Context
-//!                                       ├ admission, refusal, handler_panic
-//!                                       └ workers ─ jbsq
+//!  Endpoint ─ turn, wait, drain ─ burst ─ parts ─ context ─ core ─ protocol
+//!               schedule                  │         │        └ sessions, deadlines, pending ─ room
+//!               cadence                   │         └ Handler, Context
+//!                                         ├ requests ─ admission, refusal
+//!                                         ├ responses
+//!                                         ├ tables ─ methods
+//!                                         └ workers ─ jbsq
 //!  LocalHandle ─ local ─ executor, command
 //! ```
 
@@ -46,9 +48,12 @@ mod handler_panic;
 pub mod jbsq;
 mod local;
 mod methods;
+mod parts;
 mod payload;
 mod pending;
 mod refusal;
+mod requests;
+mod responses;
 mod room;
 mod schedule;
 mod server;
@@ -61,7 +66,6 @@ mod stats;
 mod tables;
 mod timers;
 mod turn;
-mod turn_context;
 mod wait;
 mod workers;
 

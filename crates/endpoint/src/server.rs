@@ -299,10 +299,12 @@ pub(crate) struct ReplySlot {
     pub(crate) outcome: Option<ReplyOutcome>,
     /// The room that the request takes if it is deferred. `None`: its method never deferred one.
     pub(crate) holding: Option<Holding>,
+    /// The same as in the core, for replies that are deferred.
+    abandoned: Arc<Abandoned>,
 }
 
-impl Default for ReplySlot {
-    fn default() -> Self {
+impl ReplySlot {
+    pub(crate) fn new(abandoned: Arc<Abandoned>) -> Self {
         Self {
             id: RequestId::NONE,
             deadline_ns: NEVER,
@@ -310,6 +312,7 @@ impl Default for ReplySlot {
             ok: false,
             outcome: None,
             holding: None,
+            abandoned,
         }
     }
 }
@@ -319,7 +322,6 @@ impl Default for ReplySlot {
 #[must_use = "a request that is not answered ends with INTERNAL"]
 pub struct Reply<'a> {
     pub(crate) slot: &'a mut ReplySlot,
-    pub(crate) abandoned: &'a Arc<Abandoned>,
 }
 
 impl Reply<'_> {
@@ -388,7 +390,7 @@ impl Reply<'_> {
             deadline_ns: self.slot.deadline_ns,
             answer: std::mem::take(&mut self.slot.answer),
             state,
-            abandoned: Arc::clone(self.abandoned),
+            abandoned: Arc::clone(&self.slot.abandoned),
             is_refused: false,
         }
     }

@@ -39,12 +39,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// the thread was away.
     #[cold]
     pub(crate) fn record_stall(&mut self, lasted_ns: u64) {
-        let requests = self.core.stats.requests - self.requests_seen;
+        let requests = self.parts.core.stats.requests - self.requests_seen;
         if requests > 0 {
-            self.requests_seen = self.core.stats.requests;
-            self.core.stats.stalls += 1;
+            self.requests_seen = self.parts.core.stats.requests;
+            self.parts.core.stats.stalls += 1;
             self.stall = Some(Stall {
-                method: self.tables.last_method(),
+                method: self.parts.tables.last_method(),
                 requests,
                 lasted: Duration::from_nanos(lasted_ns),
             });

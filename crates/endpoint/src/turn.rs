@@ -26,7 +26,6 @@ use crate::refusal::result_of;
 use crate::sink::Sink;
 use crate::stall::STALL_NS;
 use crate::stats::{Stats, Turn};
-use crate::turn_context::TurnContext;
 
 /// A busy loop looks for device events only every so many turns.
 const EVENT_INTERVAL: u64 = 64;
@@ -43,17 +42,17 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// With the panic of a continuation, at the end of the turn. The endpoint stays usable.
     #[inline]
     pub fn poll(&mut self) -> Result<Turn, IoError> {
-        self.core.stats.turns += 1;
+        self.parts.core.stats.turns += 1;
         if self.between_turns {
             // The owner's requests are sent before the datagrams that have arrived are handled.
-            self.clock.mark(Mark::Sending);
+            self.parts.clock.mark(Mark::Sending);
             self.io.split().1.flush()?;
-            self.clock.mark(Mark::Sent);
+            self.parts.clock.mark(Mark::Sent);
         }
-        self.clock.mark(Mark::Receiving);
+        self.parts.clock.mark(Mark::Receiving);
         let datagrams = self.io.split().0.rx_burst()?;
         if datagrams > 0 {
-            self.clock.mark(Mark::Received);
+            self.parts.clock.mark(Mark::Received);
         }
         if datagrams == 0 && self.schedule.skips > 0 && !self.between_turns && !self.has_work() {
             self.schedule.skips -= 1;
@@ -70,9 +69,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             responses,
             completions,
             ..
-        } = self.core.stats;
-        self.apply_registrations();
-        if let Some(dispatch) = &self.dispatch {
+        } = self.parts.core.stats;
+        self.parts.apply_registrations();
+        if let Some(dispatch) = &self.parts.dispatch {
             dispatch.prefetch();
             self.poll_claimed();
         }
@@ -86,30 +85,36 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         } else {
             if !self.between_turns {
                 self.read_clock();
-                self.schedule.plan(self.core.now_ns);
+                self.schedule.plan(self.parts.core.now_ns);
                 events += self.poll_device_events();
                 self.maintain_workers();
             }
-            self.core.admission.queue_is_empty(self.core.now_ns);
+            self.parts
+                .core
+                .admission
+                .queue_is_empty(self.parts.core.now_ns);
         }
         if turns.is_multiple_of(EVENT_INTERVAL) {
             events += self.poll_device_events();
             self.maintain_workers();
         }
-        if self.core.has_side_work() || self.executor.is_ready() {
+        if self.parts.core.has_side_work() || self.executor.is_ready() {
             events += self.do_side_work();
         }
         let tx = self.io.split().1;
-        self.core.proto.flush(self.core.now_ns, &mut Sink(&mut *tx));
-        self.clock.mark(Mark::Sending);
+        self.parts
+            .core
+            .proto
+            .flush(self.parts.core.now_ns, &mut Sink(&mut *tx));
+        self.parts.clock.mark(Mark::Sending);
         tx.flush()?;
-        self.clock.mark(Mark::Sent);
+        self.parts.clock.mark(Mark::Sent);
         while let Some(peer) = self.released.pop() {
             self.close_unused_peer(peer);
         }
 
         self.between_turns = false;
-        let after = &self.core.stats;
+        let after = &self.parts.core.stats;
         let turn = Turn {
             datagrams,
             requests: after.requests - requests,
@@ -118,9 +123,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             events,
         };
         if !turn.is_idle() {
-            self.active_ns = self.core.now_ns;
+            self.active_ns = self.parts.core.now_ns;
         }
-        if let Some(panic) = self.core.panic.take() {
+        if let Some(panic) = self.parts.core.panic.take() {
             resume_unwind(panic);
         }
         Ok(turn)
@@ -129,14 +134,17 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Sets the time of the turn.
     #[inline]
     pub(crate) fn read_clock(&mut self) {
-        let before_ns = std::mem::replace(&mut self.core.now_ns, self.clock.now_ns());
+        let before_ns = std::mem::replace(&mut self.parts.core.now_ns, self.parts.clock.now_ns());
         if std::mem::take(&mut self.schedule.slept) {
             // If a datagram ended the sleep, it arrived just now.
-            self.core.admission.queue_is_empty(self.core.now_ns);
-        } else if self.core.now_ns.saturating_sub(before_ns) >= STALL_NS {
-            self.record_stall(self.core.now_ns - before_ns);
+            self.parts
+                .core
+                .admission
+                .queue_is_empty(self.parts.core.now_ns);
+        } else if self.parts.core.now_ns.saturating_sub(before_ns) >= STALL_NS {
+            self.record_stall(self.parts.core.now_ns - before_ns);
         }
-        self.requests_seen = self.core.stats.requests;
+        self.requests_seen = self.parts.core.stats.requests;
     }
 
     /// Does the work of a turn besides handling datagrams. Returns the number of things done.
@@ -144,17 +152,18 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     fn do_side_work(&mut self) -> usize {
         self.poll_workers();
         let tx = self.io.split().1;
-        if !self.core.abandoned.is_empty() {
-            self.core.answer_abandoned(tx);
+        if !self.parts.core.abandoned.is_empty() {
+            self.parts.core.answer_abandoned(tx);
         }
-        self.core.expire(tx);
+        self.parts.core.expire(tx);
         let mut events = 0;
-        while let Some(event) = self.core.proto.poll_event() {
+        while let Some(event) = self.parts.core.proto.poll_event() {
             events += 1;
-            if let (Event::RequestAbandoned { id }, Some(dispatch)) = (&event, &self.dispatch) {
+            if let (Event::RequestAbandoned { id }, Some(dispatch)) = (&event, &self.parts.dispatch)
+            {
                 dispatch.handle_cancelled(*id);
             }
-            self.released.extend(self.core.handle_event(event));
+            self.released.extend(self.parts.core.handle_event(event));
         }
         events += self.run_futures();
         self.deliver_finished();
@@ -165,18 +174,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     pub(crate) fn has_work(&self) -> bool {
         self.executor.is_ready()
             // A flush may end sessions and calls after the turn has polled the events.
-            || self.core.proto.has_event()
-            || !self.core.finished.is_empty()
-            || !self.core.abandoned.is_empty()
-    }
-
-    fn apply_registrations(&mut self) {
-        self.tables.apply(&mut self.core.registrations);
+            || self.parts.core.proto.has_event()
+            || !self.parts.core.finished.is_empty()
+            || !self.parts.core.abandoned.is_empty()
     }
 
     /// Closes a peer on the device, unless a session uses it by now.
     pub(crate) fn close_unused_peer(&mut self, peer: PeerId) {
-        if !self.core.proto.refers_to(peer) {
+        if !self.parts.core.proto.refers_to(peer) {
             self.io.close_peer(io_peer(peer));
         }
     }
@@ -184,24 +189,15 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Handles what came in a burst: runs handlers and continuations.
     fn handle_burst(&mut self, datagrams: usize) -> Result<(), IoError> {
         let (rx, tx) = self.io.split();
-        let (tables, cadence) = (&mut self.tables, &mut self.cadence);
-        let batched = self.batched_timestamps;
-        let mut turn = TurnContext {
-            core: &mut self.core,
-            tx,
-            workers: &mut self.dispatch,
-            clock: &self.clock,
-        };
-        cadence.begin_burst(turn.core.now_ns);
-        turn.core.stats.datagrams += datagrams as u64;
-        let mut burst = Burst::new(rx, datagrams);
+        let parts = &mut self.parts;
+        parts.cadence.begin_burst(parts.core.now_ns);
+        parts.core.stats.datagrams += datagrams as u64;
+        let mut burst = Burst::<I>::new(rx, datagrams, self.batched_timestamps);
         // One guard for the whole burst: a guard for each handler would cost as much as a handler.
         loop {
-            match catch_unwind(AssertUnwindSafe(|| {
-                burst.handle(&mut turn, tables, cadence, batched)
-            })) {
+            match catch_unwind(AssertUnwindSafe(|| burst.handle(parts, tx))) {
                 Ok(result) => return result,
-                Err(panic) => tables.recover(turn.core, turn.tx, panic),
+                Err(panic) => parts.recover(tx, panic),
             }
         }
     }
@@ -213,9 +209,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
                 break;
             };
             events += 1;
-            let now = self.core.now_ns;
+            let now = self.parts.core.now_ns;
             let id = proto_peer(peer);
-            let proto = &mut self.core.proto;
+            let proto = &mut self.parts.core.proto;
             if how != PeerGone::Suspected && !proto.refers_to(id) {
                 // It never had a session, so the protocol does not know it. It is closed at the
                 // end of the turn, like the peers that the protocol releases.
@@ -232,22 +228,22 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     }
 
     fn maintain_workers(&mut self) {
-        if let Some(dispatch) = &mut self.dispatch {
-            dispatch.maintain(self.core.now_ns);
+        if let Some(dispatch) = &mut self.parts.dispatch {
+            dispatch.maintain(self.parts.core.now_ns);
         }
     }
 
     fn poll_workers(&mut self) {
-        let Some(dispatch) = &mut self.dispatch else {
+        let Some(dispatch) = &mut self.parts.dispatch else {
             return;
         };
         if dispatch.in_flight() == 0 {
             return;
         }
         let tx = self.io.split().1;
-        let core = &mut self.core;
+        let core = &mut self.parts.core;
         while let Some(mut job) = dispatch.poll() {
-            self.tables.record_run_time(&job, core.now_ns);
+            self.parts.tables.record_run_time(&job, core.now_ns);
             let id = job.id;
             let (request, answer, end) = job.take_parts();
             // Bounded by the number of jobs that were in flight at once.
@@ -260,17 +256,17 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// Takes in the reports of workers that claim requests by themselves.
     fn poll_claimed(&mut self) {
-        let Some(dispatch) = &mut self.dispatch else {
+        let Some(dispatch) = &mut self.parts.dispatch else {
             return;
         };
         let Some(mut job) = dispatch.poll_claimed() else {
             return;
         };
         let tx = self.io.split().1;
-        let core = &mut self.core;
+        let core = &mut self.parts.core;
         // The endpoint's time may be from before a sleep, and the turn must not act at a time
         // before the reports.
-        let now = self.clock.now_ns();
+        let now = self.parts.clock.now_ns();
         core.now_ns = now;
         for left in (0..CLAIMED_A_TURN).rev() {
             let id = job.id;
@@ -307,17 +303,17 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     }
 
     fn run_futures(&mut self) -> usize {
-        let now = self.core.now_ns;
-        let mut done = self.core.local.wake_sleepers(now);
+        let now = self.parts.core.now_ns;
+        let mut done = self.parts.core.local.wake_sleepers(now);
         if !self.executor.is_ready() {
             return done;
         }
         let (polled, panics) = self.executor.run();
         done += polled;
-        self.core.stats.panics += panics;
-        self.core.local.arm_sleepers(now);
+        self.parts.core.stats.panics += panics;
+        self.parts.core.local.arm_sleepers(now);
         let tx = self.io.split().1;
-        let core = &mut self.core;
+        let core = &mut self.parts.core;
         // Bounded: executing a command polls no future, and only futures add commands.
         while let Some(command) = core.local.poll_command() {
             done += 1;
@@ -329,13 +325,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Runs the continuations of calls that ended without a response.
     fn deliver_finished(&mut self) {
         // A continuation may add calls to the queue. They are left to the next turn.
-        for _ in 0..self.core.finished.len() {
-            let Some(finished) = self.core.finished.pop_front() else {
+        for _ in 0..self.parts.core.finished.len() {
+            let Some(finished) = self.parts.core.finished.pop_front() else {
                 return;
             };
-            self.apply_registrations();
+            self.parts.apply_registrations();
             let tx = self.io.split().1;
-            self.tables.fail(&mut self.core, tx, finished);
+            self.parts.fail(tx, finished);
         }
     }
 }

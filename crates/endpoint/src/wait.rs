@@ -34,9 +34,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let next_ns = self.next_timer_ns();
         // The clock is read again because the turn may have taken long; before a sleep its cost
         // does not matter.
-        let now_ns = self.clock.now_ns();
-        if now_ns.saturating_sub(self.core.now_ns) >= STALL_NS {
-            self.record_stall(now_ns - self.core.now_ns);
+        let now_ns = self.parts.clock.now_ns();
+        if now_ns.saturating_sub(self.parts.core.now_ns) >= STALL_NS {
+            self.record_stall(now_ns - self.parts.core.now_ns);
         }
         let until = next_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
         let timeout = match (until, limit) {
@@ -58,7 +58,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// Whether [`Endpoint::wait`] returns at once, because there is work or by the setting of [`Idle`].
     fn spins(&self) -> bool {
-        let idle_ns = self.core.now_ns - self.active_ns;
+        let idle_ns = self.parts.core.now_ns - self.active_ns;
         self.between_turns || self.has_work() || idle_ns < self.idle.spin_ns()
     }
 
@@ -70,18 +70,18 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// When the next turn is due although nothing arrives, in nanoseconds of the endpoint's clock.
     pub fn next_timer_ns(&mut self) -> Option<u64> {
         if self.between_turns || self.has_work() {
-            return Some(self.core.now_ns);
+            return Some(self.parts.core.now_ns);
         }
         // A full device may have room again at any time: soon after work it is polled at once.
-        let room_ns = self.core.proto.has_unsent().then(|| {
-            let busy = self.core.now_ns - self.active_ns < FULL_SPIN_NS;
-            self.core.now_ns + if busy { 0 } else { FULL_SLEEP_NS }
+        let room_ns = self.parts.core.proto.has_unsent().then(|| {
+            let busy = self.parts.core.now_ns - self.active_ns < FULL_SPIN_NS;
+            self.parts.core.now_ns + if busy { 0 } else { FULL_SLEEP_NS }
         });
         let timers = [
             room_ns,
-            self.core.proto.poll_timer(),
-            self.core.next_deadline(),
-            self.core.local.next_sleep(),
+            self.parts.core.proto.poll_timer(),
+            self.parts.core.next_deadline(),
+            self.parts.core.local.next_sleep(),
         ];
         timers.into_iter().flatten().min()
     }

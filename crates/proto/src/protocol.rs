@@ -34,13 +34,26 @@ pub struct Frames<'a> {
     rest: &'a [u8],
 }
 
+impl Frames<'_> {
+    /// No frames.
+    pub const NONE: Self = Self {
+        sender: Sender::Peer(PeerId(u32::MAX)),
+        rest: &[],
+    };
+
+    /// Whether all frames are read.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+}
+
 /// The sender of a datagram, and whether the datagram is for this incarnation.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Sender {
     /// A peer, and the datagram is for this incarnation.
     Peer(PeerId),
     /// An unknown peer, or the datagram names no incarnation: only session management is read.
-    Other(Box<Source>),
+    Other(Source),
 }
 
 /// Which methods handle the next frames of a datagram.
@@ -263,10 +276,13 @@ impl Protocol {
     #[inline]
     pub fn upcoming(&self, frames: &Frames<'_>) -> Option<Upcoming> {
         let first = frames.rest.first()?;
-        Some(match (&frames.sender, Kind::from_wire(*first)) {
-            (Sender::Peer(_), Some(Kind::Request)) if self.shared.fast_path => Upcoming::Requests,
-            (Sender::Peer(_), Some(Kind::Response)) => Upcoming::Responses,
-            _ => Upcoming::Other,
+        let is_of_peer = matches!(frames.sender, Sender::Peer(_));
+        Some(if is_of_peer && Kind::Request.is_of(*first) && self.shared.fast_path {
+            Upcoming::Requests
+        } else if is_of_peer && Kind::Response.is_of(*first) {
+            Upcoming::Responses
+        } else {
+            Upcoming::Other
         })
     }
 
@@ -290,7 +306,9 @@ impl Protocol {
             return None;
         };
         let Some((frame, rest)) = split_frame_of(kind, frames.rest) else {
-            self.end_malformed(frames);
+            if !frames.rest.is_empty() {
+                self.end_malformed(frames);
+            }
             return None;
         };
         frames.rest = rest;
@@ -300,7 +318,7 @@ impl Protocol {
     /// If the next frame is malformed, the rest of the datagram is dropped.
     #[inline(never)]
     fn end_malformed(&mut self, frames: &mut Frames<'_>) {
-        if !frames.rest.is_empty() && split_frame(frames.rest).is_err() {
+        if split_frame(frames.rest).is_err() {
             frames.rest = &[];
             self.shared.stats.frames_malformed += 1;
         }

@@ -81,7 +81,7 @@ impl Protocol {
                 // One datagram in, one datagram out.
                 self.shared.flush_answers(now, sink);
             }
-            let sender = Sender::Other(Box::new(source));
+            let sender = Sender::Other(source);
             return Ok(Frames { sender, rest });
         }
         self.shared.stats.datagrams_dropped += 1;

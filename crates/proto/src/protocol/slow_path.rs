@@ -20,9 +20,9 @@ impl Protocol {
             return None;
         };
         frames.rest = rest;
-        let (source, tokenless) = match &frames.sender {
-            Sender::Peer(peer) => (Source::Peer(*peer), false),
-            Sender::Other(source) => (**source, true),
+        let (source, tokenless) = match frames.sender {
+            Sender::Peer(peer) => (Source::Peer(peer), false),
+            Sender::Other(source) => (source, true),
         };
         if tokenless && frame.header.kind == Kind::Reset {
             // A reset is alone in its datagram: a forger who guesses tokens has one guess in each.

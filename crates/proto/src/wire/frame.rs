@@ -90,6 +90,12 @@ impl Kind {
         })
     }
 
+    /// Whether a frame with this first byte is of this kind.
+    #[inline]
+    pub(crate) fn is_of(self, byte: u8) -> bool {
+        byte & flags::KIND == self as u8
+    }
+
     fn is_fragment(self) -> bool {
         matches!(self, Self::RequestFragment | Self::ResponseFragment)
     }
@@ -296,7 +302,7 @@ pub fn is_fragment(datagram: &[u8]) -> bool {
 pub(crate) fn split_frame_of(kind: Kind, bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
     let (header, rest) = bytes.split_first_chunk()?;
     let words = to_words(header);
-    if words[0] as u8 & flags::KIND != kind as u8 {
+    if !kind.is_of(words[0] as u8) {
         return None;
     }
     split_payload(words, kind, rest)
