@@ -1,6 +1,8 @@
 //! Errors of devices: what happened, which side is at fault, what to do.
 
+use std::error::Error;
 use std::fmt;
+use std::ops::Deref;
 
 /// The side that has to act so that an error goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,9 +16,14 @@ pub enum Fault {
 }
 
 /// An error of a device. Its text has three parts: what was tried, what happened, what to do.
-#[derive(thiserror::Error)]
+///
+/// It is one word, so that functions which nearly always succeed return their result in registers.
+pub struct IoError(Box<IoErrorParts>);
+
+/// The parts of an [`IoError`], which dereferences to them.
+#[derive(Debug, thiserror::Error)]
 #[error("{attempt}: {problem}; {remedy}")]
-pub struct IoError {
+pub struct IoErrorParts {
     /// The attempt: `bind udp://127.0.0.1:80`.
     pub attempt: String,
     /// The failure: `permission denied (os error 13)`.
@@ -28,6 +35,26 @@ pub struct IoError {
     /// The operating system's error, if a system call failed.
     #[source]
     pub source: Option<std::io::Error>,
+}
+
+impl Deref for IoError {
+    type Target = IoErrorParts;
+
+    fn deref(&self) -> &IoErrorParts {
+        &self.0
+    }
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl Error for IoError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
 }
 
 /// The same text as `Display`: what `main` prints if it returns the error.
@@ -45,13 +72,13 @@ impl IoError {
         problem: impl fmt::Display,
         remedy: impl Into<String>,
     ) -> Self {
-        Self {
+        Self(Box::new(IoErrorParts {
             attempt: attempt.into(),
             problem: problem.to_string(),
             remedy: remedy.into(),
             fault,
             source: None,
-        }
+        }))
     }
 
     /// An error that a system call returned.
@@ -61,13 +88,14 @@ impl IoError {
         source: std::io::Error,
         remedy: impl Into<String>,
     ) -> Self {
-        Self {
-            attempt: attempt.into(),
-            problem: source.to_string(),
-            remedy: remedy.into(),
-            fault,
-            source: Some(source),
-        }
+        Self::new(fault, attempt, &source, remedy).with_source(source)
+    }
+
+    /// The same error with the operating system's error behind it.
+    #[must_use]
+    pub fn with_source(mut self, source: std::io::Error) -> Self {
+        self.0.source = Some(source);
+        self
     }
 }
 

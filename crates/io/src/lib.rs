@@ -36,7 +36,7 @@ use std::time::Duration;
 
 pub use clock::{Clock, Mark, MonotonicClock};
 pub use device::Device;
-pub use error::{Fault, IoError};
+pub use error::{Fault, IoError, IoErrorParts};
 pub use fork::forks;
 pub use memory::{MessageMemory, PacketMemory};
 pub use report::DeviceReport;

@@ -27,10 +27,7 @@ pub(super) fn refusal(attempt: &str, error: io::Error, log: &str) -> IoError {
         Some(libc::EACCES) => format!("run with {CAPABILITIES}; else {}", load_remedy()),
         _ => load_remedy(),
     };
-    IoError {
-        source: Some(error),
-        ..IoError::new(Fault::Host, attempt, problem, remedy)
-    }
+    IoError::new(Fault::Host, attempt, problem, remedy).with_source(error)
 }
 
 fn load_remedy() -> String {
