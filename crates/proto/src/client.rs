@@ -100,8 +100,8 @@ impl Client {
         self.due.reserve(self.sessions.places());
         self.suspected.reserve(shared.peers.len());
         self.connecting.push_back(id);
-        self.timers
-            .insert(id.index(), now + shared.config.rto_min_ns);
+        let at = now + shared.config.rto_min_ns;
+        self.timers.insert(id.index(), at, shared.last_turn);
         Ok(id)
     }
 
@@ -253,7 +253,7 @@ impl Client {
         match session.send_pending(now, sink, &mut shared.stats) {
             SendOutcome::Done => {}
             SendOutcome::Full => block(&mut self.blocked, session),
-            SendOutcome::Paced(at) => pace(&mut self.pacer, session, at),
+            SendOutcome::Paced(at) => pace(&mut self.pacer, session, at, shared.last_turn),
         }
         if !session.timer_armed && session.state == State::Open {
             arm(&mut self.timers, session, now, shared);
@@ -468,10 +468,10 @@ fn block(blocked: &mut VecDeque<SessionId>, session: &mut ClientSession) {
 }
 
 /// The session continues when its rate allows the next packet.
-fn pace(pacer: &mut Wheel, session: &mut ClientSession, at: u64) {
+fn pace(pacer: &mut Wheel, session: &mut ClientSession, at: u64, last_turn: u64) {
     if !session.in_pacer {
         session.in_pacer = true;
-        pacer.insert(session.id.index(), at);
+        pacer.insert(session.id.index(), at, last_turn);
     }
 }
 
@@ -479,7 +479,7 @@ fn pace(pacer: &mut Wheel, session: &mut ClientSession, at: u64) {
 fn arm(timers: &mut Wheel, session: &mut ClientSession, now: u64, shared: &Shared) {
     session.timer_armed = true;
     let timeout_ns = first_timeout_ns(session, &shared.config);
-    timers.insert(session.id.index(), now + timeout_ns);
+    timers.insert(session.id.index(), now + timeout_ns, shared.last_turn);
 }
 
 /// The shortest timeout of what a session sends now.

@@ -20,7 +20,7 @@ use crate::wire::{Frame, Kind, PREAMBLE_BYTES, split_frame, split_frame_of};
 use crate::{
     Cancelled, Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, NotMadeReason,
     PeerId, Prefix, RequestId, RequestNotMade, RequestNumber, RespondReason, Secrets, SessionError,
-    SessionId, Source, Stats, Tag,
+    SessionId, Stats, Tag,
 };
 use starling_msgbuf::Msgbuf;
 
@@ -28,16 +28,18 @@ use starling_msgbuf::Msgbuf;
 const TICK_NS: u64 = 50_000_000;
 
 /// The frames of one datagram that are not read yet.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Frames<'a> {
-    sender: Sender,
+    /// The sender, if it is a peer and the datagram is for this incarnation. Otherwise only session
+    /// management is read, and the sender is in the protocol.
+    peer: Option<PeerId>,
     rest: &'a [u8],
 }
 
 impl Frames<'_> {
     /// No frames.
     pub const NONE: Self = Self {
-        sender: Sender::Peer(PeerId(u32::MAX)),
+        peer: None,
         rest: &[],
     };
 
@@ -45,15 +47,6 @@ impl Frames<'_> {
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
-}
-
-/// The sender of a datagram, and whether the datagram is for this incarnation.
-#[derive(Clone, Copy, Debug)]
-enum Sender {
-    /// A peer, and the datagram is for this incarnation.
-    Peer(PeerId),
-    /// An unknown peer, or the datagram names no incarnation: only session management is read.
-    Other(Source),
 }
 
 /// Which methods handle the next frames of a datagram.
@@ -109,6 +102,7 @@ impl Protocol {
                 served: Holdings::new(),
                 fast_path,
                 mark: 0,
+                other_sender: None,
             },
             next_tick: now + TICK_NS,
         })
@@ -276,7 +270,7 @@ impl Protocol {
     #[inline]
     pub fn upcoming(&self, frames: &Frames<'_>) -> Option<Upcoming> {
         let first = frames.rest.first()?;
-        let is_of_peer = matches!(frames.sender, Sender::Peer(_));
+        let is_of_peer = frames.peer.is_some();
         Some(if is_of_peer && Kind::Request.is_of(*first) && self.shared.fast_path {
             Upcoming::Requests
         } else if is_of_peer && Kind::Response.is_of(*first) {
@@ -302,9 +296,7 @@ impl Protocol {
 
     #[inline(always)]
     fn next_of<'a>(&mut self, kind: Kind, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
-        let Sender::Peer(peer) = frames.sender else {
-            return None;
-        };
+        let peer = frames.peer?;
         let Some((frame, rest)) = split_frame_of(kind, frames.rest) else {
             if !frames.rest.is_empty() {
                 self.end_malformed(frames);

@@ -54,6 +54,9 @@ pub(crate) struct Shared {
     pub(crate) fast_path: bool,
     /// [`crate::wire::flags::ECHO`] if the datagram that is being read has a congestion mark, else zero.
     pub(crate) mark: u8,
+    /// The sender of the datagram that is being read, unless the datagram is from a peer for this
+    /// incarnation.
+    pub(crate) other_sender: Option<Source>,
 }
 
 impl Shared {

@@ -12,6 +12,9 @@
 //!
 //! Insertion, moving and expiry are O(1) per session. A session with a time beyond the horizon is
 //! put at the horizon: it comes out early, is not due, and is inserted again.
+//!
+//! A turn of an event loop that finds nothing due compares two times and leaves the wheel alone. The
+//! cursor catches up when something is due or inserted.
 
 /// No session.
 const NONE: u32 = u32::MAX;
@@ -33,8 +36,10 @@ struct Link {
 #[derive(Debug)]
 pub(crate) struct Wheel {
     shift: u32,
-    /// The tick up to which all buckets have been emptied.
+    /// The tick up to which all buckets are empty.
     cursor: u64,
+    /// When a session comes out, at the earliest; `u64::MAX` if none is in.
+    due_at: u64,
     heads: Box<[u32; BUCKETS]>,
     /// Which buckets are not empty.
     occupied: [u64; BUCKETS / 64],
@@ -51,6 +56,7 @@ impl Wheel {
         Self {
             shift,
             cursor: now >> shift,
+            due_at: u64::MAX,
             heads: Box::new([NONE; BUCKETS]),
             occupied: [0; BUCKETS / 64],
             links: Vec::new(),
@@ -60,8 +66,10 @@ impl Wheel {
         }
     }
 
-    /// Inserts a session, to come out at `at` or a little later. A session that is in is moved.
-    pub(crate) fn insert(&mut self, session: usize, at: u64) {
+    /// Inserts a session, to come out at `at` or a little later. A session that is in is moved. `turned`
+    /// is the last time for which [`Wheel::expire`] was called, or had nothing to do.
+    pub(crate) fn insert(&mut self, session: usize, at: u64, turned: u64) {
+        self.catch_up(turned);
         if session >= self.links.len() {
             let absent = Link {
                 next: ABSENT,
@@ -85,6 +93,13 @@ impl Wheel {
         self.links[session] = Link { next, previous };
         self.occupied[bucket / 64] |= 1 << (bucket % 64);
         self.len += 1;
+        self.due_at = self.due_at.min(tick << self.shift);
+    }
+
+    /// Nothing comes out until `turned`.
+    fn catch_up(&mut self, turned: u64) {
+        debug_assert!(turned < self.due_at, "expire had something to do");
+        self.cursor = self.cursor.max(turned >> self.shift);
     }
 
     /// Removes a session that is in, to insert it elsewhere.
@@ -106,20 +121,18 @@ impl Wheel {
         self.len -= 1;
     }
 
-    /// Moves all sessions that are due to `due`. Bounded by one turn of the wheel.
+    /// When [`Wheel::expire`] has something to do, at the earliest; `u64::MAX` if no session is in.
     #[inline]
-    pub(crate) fn expire(&mut self, now: u64, due: &mut Vec<u32>) {
-        let tick = now >> self.shift;
-        if tick > self.cursor {
-            self.advance(tick, due);
-        }
+    pub(crate) fn due_at(&self) -> u64 {
+        self.due_at
     }
 
-    fn advance(&mut self, tick: u64, due: &mut Vec<u32>) {
-        if self.len == 0 {
-            self.cursor = tick;
-            return;
+    /// Moves all sessions that are due to `due`. Bounded by one turn of the wheel.
+    pub(crate) fn expire(&mut self, now: u64, due: &mut Vec<u32>) {
+        if now < self.due_at {
+            return self.catch_up(now);
         }
+        let tick = now >> self.shift;
         let steps = (tick - self.cursor).min(BUCKETS as u64);
         for step in 1..=steps {
             let bucket = (self.cursor + step) as usize % BUCKETS;
@@ -136,6 +149,8 @@ impl Wheel {
             }
         }
         self.cursor = tick;
+        // One that was moved may have been the earliest.
+        self.due_at = self.next().unwrap_or(u64::MAX);
     }
 
     /// When the next session comes out of [`Wheel::expire`].
@@ -188,8 +203,8 @@ mod tests {
             let mut due = Vec::new();
             for (session, (delay, step)) in gaps.into_iter().enumerate() {
                 let horizon = now + ((BUCKETS as u64 - 2) << 3);
-                wheel.insert(session, now);
-                wheel.insert(session, now + delay * 8);
+                wheel.insert(session, now, now);
+                wheel.insert(session, now + delay * 8, now);
                 waiting.push((session, (now + delay * 8).min(horizon), now));
                 now += step;
                 let next = wheel.next().expect("something is in");
@@ -219,7 +234,7 @@ mod tests {
             let mut wheel = Wheel::new(SHIFT, 0);
             let mut last = [None; 12];
             for (session, tick) in moves {
-                wheel.insert(session, tick * TICK);
+                wheel.insert(session, tick * TICK, 0);
                 last[session] = Some(tick);
             }
             prop_assert_eq!(wheel.len, last.iter().flatten().count());
@@ -258,7 +273,7 @@ mod tests {
         ] {
             for delay in (0..(HORIZON - 1) * TICK).step_by(13) {
                 let mut wheel = Wheel::new(SHIFT, start);
-                wheel.insert(3, start + delay);
+                wheel.insert(3, start + delay, start);
                 let due_at = ((start + delay) / TICK + 1) * TICK;
                 assert_eq!(wheel.next(), Some(due_at), "{start} {delay}");
                 assert_eq!(out(&mut wheel, due_at - 1), [], "{start} {delay}");
@@ -273,7 +288,7 @@ mod tests {
         let mut wheel = Wheel::new(SHIFT, 0);
         let tick_of = |session: u64| session * 389 % HORIZON;
         for session in 0..HORIZON {
-            wheel.insert(session as usize, tick_of(session) * TICK);
+            wheel.insert(session as usize, tick_of(session) * TICK, 0);
         }
         let ticks: Vec<u64> = out(&mut wheel, HORIZON * TICK * 5)
             .into_iter()
@@ -288,13 +303,13 @@ mod tests {
     fn a_time_beyond_the_horizon_takes_a_few_rounds() {
         let mut wheel = Wheel::new(SHIFT, 0);
         let (at, mut now, mut rounds) = (10_000 * TICK + 5, 0, 0);
-        wheel.insert(0, at);
+        wheel.insert(0, at, 0);
         while now < at {
             now = wheel.next().expect("it is in");
             assert_eq!(out(&mut wheel, now), [0]);
             rounds += 1;
             if now < at {
-                wheel.insert(0, at);
+                wheel.insert(0, at, now);
             }
         }
         assert_eq!(now, 10_001 * TICK, "as exact as one within the horizon");
@@ -309,14 +324,14 @@ mod tests {
         let mut wheel = Wheel::new(SHIFT, 0);
         let mut sent = [0u64; SESSIONS];
         for session in 0..SESSIONS {
-            wheel.insert(session, (session as u64 * 7 % 100) * TICK);
+            wheel.insert(session, (session as u64 * 7 % 100) * TICK, 0);
         }
         let mut now = 0;
         for turn in 0..20_000u64 {
             now += TICK * (1 + turn * turn % 9);
             for session in out(&mut wheel, now) {
                 sent[session as usize] += 1;
-                wheel.insert(session as usize, now + 100 * TICK);
+                wheel.insert(session as usize, now + 100 * TICK, now);
             }
         }
         let (least, most) = (sent.iter().min(), sent.iter().max());
@@ -331,13 +346,15 @@ mod tests {
         for crowd in [0, 1_000, 100_000] {
             let mut wheel = Wheel::new(SHIFT, 0);
             for session in 0..crowd {
-                wheel.insert(session, (500 + session as u64 % 400) * TICK);
+                wheel.insert(session, (500 + session as u64 % 400) * TICK, 0);
             }
-            wheel.insert(crowd, 10 * TICK);
+            wheel.insert(crowd, 10 * TICK, 0);
             assert_eq!(wheel.next(), Some(11 * TICK));
             assert!(wheel.visits.take() <= BUCKETS as u64 / 64 + 1);
             assert_eq!(out(&mut wheel, 11 * TICK), [crowd as u32]);
-            assert_eq!(wheel.visits.take(), 11 + 1, "eleven buckets and an entry");
+            let search = BUCKETS as u64 / 64 + 1;
+            let most = 11 + 1 + search;
+            assert!(wheel.visits.take() <= most, "eleven buckets, an entry, a search");
             let all = out(&mut wheel, 1_000_000 * TICK);
             assert_eq!(all.len(), crowd);
             assert!(wheel.visits.take() <= BUCKETS as u64 + crowd as u64);
@@ -350,8 +367,8 @@ mod tests {
         let mut wheel = Wheel::new(SHIFT, 0);
         for round in 0..10_000u64 {
             for session in 0..8 {
-                wheel.insert(session, (round + 500) * TICK);
-                wheel.insert(session, round * TICK);
+                wheel.insert(session, (round + 500) * TICK, round * TICK);
+                wheel.insert(session, round * TICK, round * TICK);
             }
             assert_eq!(wheel.len, 8, "each is in once");
             let due = out(&mut wheel, (round + 1) * TICK);

@@ -70,7 +70,7 @@ impl Client {
             // A long-running request has a long timeout. It must not delay the detection of another
             // request's loss: a request that is sent earlier than that moves the timer forward.
             session.timer_armed = at <= now + first_timeout_ns(session, config);
-            self.timers.insert(id.index(), at);
+            self.timers.insert(id.index(), at, shared.last_turn);
         }
         if unconfirmed {
             // The peer may be alive, but the two ends of this session disagree: no retry would help.
@@ -138,7 +138,7 @@ impl Client {
                 slot.rfr_due = true;
                 session.paced_rfrs |= 1 << index;
                 let at = session.control.next_send_ns();
-                pace(&mut self.pacer, session, at);
+                pace(&mut self.pacer, session, at, shared.last_turn);
             }
             let Some((base, want)) = wanted else {
                 continue;

@@ -14,6 +14,20 @@ impl Client {
     /// Does what is due. Cheap when nothing is due.
     #[inline]
     pub(crate) fn flush<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        let waiting = self.blocked.len()
+            | self.rfr_queue.len()
+            | self.connecting.len()
+            | self.suspected.len();
+        let due_at = (self.timers.due_at())
+            .min(self.pacer.due_at())
+            .min(self.groups.due_at());
+        if waiting != 0 || now >= due_at {
+            self.flush_due(shared, now, sink);
+        }
+    }
+
+    #[inline(never)]
+    fn flush_due<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         self.timers.expire(now, &mut self.due);
         if !self.due.is_empty() {
             self.handle_timers(shared, now, sink);
@@ -81,7 +95,8 @@ impl Client {
         }
         session.timer_armed = true;
         let end = session.began_at + config.connect_timeout_ns;
-        self.timers.insert(id.index(), at.min(end));
+        self.timers
+            .insert(id.index(), at.min(end), shared.last_turn);
     }
 
     fn handle_close_timer<S: FrameSink>(
@@ -107,8 +122,8 @@ impl Client {
             session.push_close(sink);
         }
         session.timer_armed = true;
-        self.timers
-            .insert(id.index(), session.control_sent_at + wait);
+        let at = session.control_sent_at + wait;
+        self.timers.insert(id.index(), at, shared.last_turn);
     }
 
     #[cold]

@@ -1,6 +1,6 @@
 //! The head of a datagram: its sender, the incarnation that it is for, its version.
 
-use super::{Frames, Protocol, Sender};
+use super::{Frames, Protocol};
 use crate::wire::{
     DatagramError, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, ResetReason, VERSION,
     flags, read_preamble, split_frame,
@@ -30,8 +30,8 @@ impl Protocol {
             && rest.len() >= HEADER_BYTES
         {
             self.shared.peers.record_heard(peer, now);
-            let sender = Sender::Peer(peer);
-            return Ok(Frames { sender, rest });
+            let peer = Some(peer);
+            return Ok(Frames { peer, rest });
         }
         self.handle_datagram_slow_path(now, source, datagram, sink)
     }
@@ -51,8 +51,8 @@ impl Protocol {
                 {
                     // Bytes that must be zero are ignored.
                     self.shared.peers.record_heard(peer, now);
-                    let sender = Sender::Peer(peer);
-                    return Ok(Frames { sender, rest });
+                    let peer = Some(peer);
+                    return Ok(Frames { peer, rest });
                 }
                 self.handle_unknown_token(now, source, preamble.token, rest, sink)
             }
@@ -81,8 +81,8 @@ impl Protocol {
                 // One datagram in, one datagram out.
                 self.shared.flush_answers(now, sink);
             }
-            let sender = Sender::Other(source);
-            return Ok(Frames { sender, rest });
+            self.shared.other_sender = Some(source);
+            return Ok(Frames { peer: None, rest });
         }
         self.shared.stats.datagrams_dropped += 1;
         // The sender talks to an earlier incarnation, or to this one, which has forgotten it.

@@ -1,6 +1,6 @@
 //! The slow path: every frame that is not a request or a response of one packet.
 
-use super::{Frames, Protocol, Sender};
+use super::{Frames, Protocol};
 use crate::incoming::Incoming;
 use crate::shared::Shared;
 use crate::wire::{Frame, Header, Kind, Reset, ResetReason, split_frame, split_frame_with_tail};
@@ -20,9 +20,10 @@ impl Protocol {
             return None;
         };
         frames.rest = rest;
-        let (source, tokenless) = match frames.sender {
-            Sender::Peer(peer) => (Source::Peer(peer), false),
-            Sender::Other(source) => (source, true),
+        let tokenless = frames.peer.is_none();
+        let source = match frames.peer {
+            Some(peer) => Source::Peer(peer),
+            None => (self.shared.other_sender).expect("set with the frames"),
         };
         if tokenless && frame.header.kind == Kind::Reset {
             // A reset is alone in its datagram: a forger who guesses tokens has one guess in each.
@@ -62,7 +63,7 @@ impl Protocol {
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
         let frame = split_frame_with_tail(frames.rest, tail.bytes());
-        let (Some(frame), Sender::Peer(peer)) = (frame, frames.sender) else {
+        let (Some(frame), Some(peer)) = (frame, frames.peer) else {
             self.shared.stats.frames_malformed += 1;
             return None;
         };
