@@ -157,6 +157,7 @@ impl Client {
         tag: Tag,
         sink: &mut S,
     ) -> Result<RequestNumber, NotMadeReason> {
+        shared.ask_flush();
         self.request(shared, now, id, message, prefix, tag, sink)
             .map_err(|not_made| {
                 shared.pool.put(not_made.message);
@@ -171,6 +172,7 @@ impl Client {
         session.pending |= 1 << index;
         session.ready = false;
         shared.stats.sink_full += 1;
+        shared.ask_flush();
         block(&mut self.blocked, session);
         if !session.timer_armed {
             arm(&mut self.timers, session, now, shared);
@@ -407,6 +409,17 @@ impl Client {
             .sum()
     }
 
+    /// Whether the next flush has something to do, whatever the time.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.has_unsent() || !self.suspected.is_empty()
+    }
+
+    /// When a flush has something to do, at the earliest, if nothing waits.
+    pub(crate) fn due_at(&self) -> u64 {
+        let wheels = self.timers.due_at().min(self.pacer.due_at());
+        wheels.min(self.groups.due_at())
+    }
+
     /// Whether frames found the sink full, or wait for the next flush.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.blocked.is_empty()
@@ -476,7 +489,8 @@ fn pace(pacer: &mut Wheel, session: &mut ClientSession, at: u64, last_turn: u64)
 }
 
 #[cold]
-fn arm(timers: &mut Wheel, session: &mut ClientSession, now: u64, shared: &Shared) {
+fn arm(timers: &mut Wheel, session: &mut ClientSession, now: u64, shared: &mut Shared) {
+    shared.ask_flush();
     session.timer_armed = true;
     let timeout_ns = first_timeout_ns(session, &shared.config);
     timers.insert(session.id.index(), now + timeout_ns, shared.last_turn);

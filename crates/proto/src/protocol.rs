@@ -93,6 +93,7 @@ impl Protocol {
                 stats: Stats::default(),
                 answers: Answers::new(),
                 reset_at: None,
+                flush_at: 0,
                 last_turn: now,
                 requests_at: 0,
                 requests_until: 0,
@@ -116,6 +117,7 @@ impl Protocol {
         peer: PeerId,
         sink: &mut S,
     ) -> Result<SessionId, ConnectError> {
+        self.shared.ask_flush();
         self.client.connect(&mut self.shared, now, peer, sink)
     }
 
@@ -136,6 +138,7 @@ impl Protocol {
         tag: Tag,
         sink: &mut S,
     ) -> Result<RequestNumber, RequestNotMade> {
+        self.shared.ask_flush();
         self.client
             .request(&mut self.shared, now, session, message, prefix, tag, sink)
     }
@@ -165,12 +168,14 @@ impl Protocol {
         number: RequestNumber,
         sink: &mut S,
     ) -> Option<Cancelled> {
+        self.shared.ask_flush();
         self.client
             .cancel(&mut self.shared, now, session, number, sink)
     }
 
     /// Closes a session. Its requests fail, then [`Event::SessionEnded`] follows.
     pub fn close<S: FrameSink>(&mut self, now: u64, session: SessionId, sink: &mut S) {
+        self.shared.ask_flush();
         self.client.close(&mut self.shared, now, session, sink);
     }
 
@@ -372,16 +377,35 @@ impl Protocol {
     /// due.
     #[inline]
     pub fn flush<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
-        self.server.flush(&mut self.shared, now, sink);
-        if now >= self.next_tick {
-            self.tick(now, sink);
+        if now >= self.shared.flush_at {
+            self.flush_all(now, sink);
+        } else {
+            debug_assert!(now < self.next_flush_at(), "nobody asked for the flush");
         }
-        self.client.flush(&mut self.shared, now, sink);
         self.shared.last_turn = now;
         if self.shared.stats.requests_received != self.shared.requests_until {
             self.shared.requests_until = self.shared.stats.requests_received;
             self.shared.requests_at = now;
         }
+    }
+
+    #[inline(never)]
+    fn flush_all<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
+        self.server.flush(&mut self.shared, now, sink);
+        if now >= self.next_tick {
+            self.tick(now, sink);
+        }
+        self.client.flush(&mut self.shared, now, sink);
+        self.shared.flush_at = self.next_flush_at();
+    }
+
+    /// When the next flush has something to do, if nothing more comes.
+    fn next_flush_at(&self) -> u64 {
+        if self.client.has_waiting() || self.server.has_waiting(&self.shared) {
+            return 0;
+        }
+        let kept_until = self.server.poll_timer().unwrap_or(u64::MAX);
+        self.next_tick.min(self.client.due_at()).min(kept_until)
     }
 
     /// Whether [`Protocol::flush`] comes so late that peers may have dropped this endpoint. Then
@@ -395,6 +419,7 @@ impl Protocol {
     /// the peer answers.
     #[cold]
     pub fn handle_overdue<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
+        self.shared.ask_flush();
         self.tick(now, sink);
     }
 
@@ -459,6 +484,7 @@ impl Protocol {
         certain: bool,
         sink: &mut S,
     ) {
+        self.shared.ask_flush();
         if certain {
             self.client
                 .fail_peer(&mut self.shared, peer, SessionError::Unreachable);
@@ -480,6 +506,7 @@ impl Protocol {
 
     /// The device reports that a peer refused this endpoint: the sessions with the peer end.
     pub fn handle_peer_refused(&mut self, peer: PeerId, why: DeviceRefusal) {
+        self.shared.ask_flush();
         self.client.fail_peer(&mut self.shared, peer, why.into());
         self.server.drop_peer(&mut self.shared, peer);
     }

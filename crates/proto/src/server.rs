@@ -307,6 +307,7 @@ impl Server {
         prefix: Prefix,
         sink: &mut S,
     ) -> Result<(), RespondReason> {
+        shared.ask_flush();
         let session = self.sessions.get_mut(id.session()).expect("checked before");
         let len = prefix.body_len(message.len());
         if len > session.max_message as usize {
@@ -355,26 +356,14 @@ impl Server {
     #[cold]
     fn defer(&mut self, shared: &mut Shared, id: SessionId, slot: u8) {
         let session = self.sessions.get_mut(id).expect("checked before");
+        shared.ask_flush();
         shared.stats.sink_full += 1;
         session.pending |= 1 << slot;
         block(&mut self.blocked, session, id);
     }
 
-    /// Does what is due. Cheap when nothing is due.
-    #[inline]
+    /// Does what is due.
     pub(crate) fn flush<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
-        // One branch for all, which most turns do not take.
-        let lengths = self.blocked.len()
-            | self.credit_return_queue.len()
-            | self.retention_queue.len()
-            | shared.answers.bytes();
-        if lengths != 0 {
-            self.flush_queues(shared, now, sink);
-        }
-    }
-
-    #[inline(never)]
-    fn flush_queues<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         shared.flush_answers(now, sink);
         self.resume_blocked(shared, sink);
         self.send_credit_returns(sink);
@@ -441,6 +430,11 @@ impl Server {
                 slot.flags = 0;
             }
         }
+    }
+
+    /// Whether the next flush has something to do, whatever the time.
+    pub(crate) fn has_waiting(&self, shared: &Shared) -> bool {
+        self.has_unsent() || shared.answers.bytes() != 0
     }
 
     /// Whether frames found the sink full, or wait for the next flush.

@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) kept: Holdings<SlotPlace>,
     /// The sessions of clients, one each.
     pub(crate) served: Holdings<SessionId>,
+    /// A flush before this time has nothing to do; see [`Shared::ask_flush`].
+    pub(crate) flush_at: u64,
     /// When the last turn was, and the last one that took requests.
     pub(crate) last_turn: u64,
     pub(crate) requests_at: u64,
@@ -60,6 +62,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The next flush looks for all that may have to be done. To be called by whatever may have put
+    /// something into a queue or on a wheel: by all but the paths of small messages that nothing holds
+    /// back. So turns with nothing else need not look.
+    #[inline]
+    pub(crate) fn ask_flush(&mut self) {
+        self.flush_at = 0;
+    }
+
     /// Memory promised to messages that are being reassembled.
     pub(crate) fn reassembling(&self) -> usize {
         self.receiving.total() + self.reassembling_responses
@@ -79,6 +89,7 @@ impl Shared {
         body: &[u8],
         sink: &mut S,
     ) {
+        self.ask_flush();
         let Self { answers, stats, .. } = self;
         answers.push(now, to, header, body, stats, sink);
     }

@@ -97,6 +97,7 @@ impl Client {
         index: usize,
         sink: &mut S,
     ) -> SessionId {
+        shared.ask_flush();
         let session = self.sessions.get_mut(id).expect("the caller has it");
         let owner = session.owner();
         session.free_slot(index);

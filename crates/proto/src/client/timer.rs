@@ -11,23 +11,8 @@ use crate::{FrameSink, SessionError, SessionId};
 const AHEAD: usize = 8;
 
 impl Client {
-    /// Does what is due. Cheap when nothing is due.
-    #[inline]
+    /// Does what is due.
     pub(crate) fn flush<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
-        let waiting = self.blocked.len()
-            | self.rfr_queue.len()
-            | self.connecting.len()
-            | self.suspected.len();
-        let due_at = (self.timers.due_at())
-            .min(self.pacer.due_at())
-            .min(self.groups.due_at());
-        if waiting != 0 || now >= due_at {
-            self.flush_due(shared, now, sink);
-        }
-    }
-
-    #[inline(never)]
-    fn flush_due<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         self.timers.expire(now, &mut self.due);
         if !self.due.is_empty() {
             self.handle_timers(shared, now, sink);

@@ -44,6 +44,7 @@ impl Protocol {
         datagram: &'a [u8],
         sink: &mut S,
     ) -> Result<Frames<'a>, DatagramError> {
+        self.shared.ask_flush();
         match read_preamble(datagram) {
             Ok((preamble, rest)) => {
                 if let Source::Peer(peer) = source

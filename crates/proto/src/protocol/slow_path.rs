@@ -15,6 +15,7 @@ impl Protocol {
         frames: &mut Frames<'a>,
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
+        self.shared.ask_flush();
         let Ok((frame, rest)) = split_frame(frames.rest) else {
             self.end_malformed(frames);
             return None;
@@ -62,6 +63,7 @@ impl Protocol {
         tail: &dyn Tail,
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
+        self.shared.ask_flush();
         let frame = split_frame_with_tail(frames.rest, tail.bytes());
         let (Some(frame), Some(peer)) = (frame, frames.peer) else {
             self.shared.stats.frames_malformed += 1;
