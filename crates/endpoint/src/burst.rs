@@ -1,7 +1,7 @@
 //! Handles one burst of datagrams, frame by frame.
 
 use starling_io::{Clock, Ecn, IoError, Mark, PacketIo, PacketRx, PacketTx};
-use starling_proto::{Body, Frames, Incoming, Tail, Upcoming};
+use starling_proto::{Body, Frames, Incoming, Protocol, Tail, Upcoming};
 
 use crate::client::CallId;
 use crate::convert::proto_source;
@@ -65,12 +65,9 @@ impl<'a, I: PacketIo> Burst<'a, I> {
         let core = &mut parts.core;
         let index = self.next;
         let datagram = self.rx.datagram(index);
-        if index == 0 {
-            core.proto.prefetch(datagram.bytes);
-        }
         self.next += 1;
-        if self.next < self.datagrams {
-            core.proto.prefetch(self.rx.datagram(self.next).bytes);
+        if core.proto.is_crowded() {
+            self.prefetch(&core.proto, index);
         }
         if !self.batched_timestamps {
             core.now_ns = parts.clock.now_ns();
@@ -89,6 +86,17 @@ impl<'a, I: PacketIo> Burst<'a, I> {
             return Ok(());
         }
         self.handle_tail(index, parts, tx)
+    }
+
+    /// Prefetches the sessions of the datagram after this one, and of this one if it is the first.
+    #[inline(never)]
+    fn prefetch(&self, proto: &Protocol, index: usize) {
+        if index == 0 {
+            proto.prefetch(self.rx.datagram(index).bytes);
+        }
+        if index + 1 < self.datagrams {
+            proto.prefetch(self.rx.datagram(index + 1).bytes);
+        }
     }
 
     /// Handles the only frame of a datagram whose tail the device has left in its sender's memory.

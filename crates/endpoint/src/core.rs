@@ -36,7 +36,9 @@ use crate::room::Room;
 use crate::server::{Abandoned, Answer, CancelReason, DeferredReply};
 use crate::sessions::Sessions;
 use crate::sink::Sink;
+use crate::sleep_state::SleepState;
 use crate::stats::Stats;
+use crate::timers::NEVER;
 use crate::workers::Job;
 
 /// A call that ended without a response; its continuation is still to run.
@@ -68,6 +70,9 @@ pub(crate) struct Core<R> {
     pub(crate) continuations: u32,
     pub(crate) local: Arc<local::Shared>,
     pub(crate) abandoned: Arc<Abandoned>,
+    pub(crate) sleep: Arc<SleepState>,
+    /// When a call's deadline or the end of a future's sleep comes next, at the earliest.
+    due_ns: u64,
     pub(crate) draining: bool,
     /// Empty jobs, to be filled again.
     #[allow(clippy::vec_box, reason = "the boxes go to the workers and come back")]
@@ -84,6 +89,7 @@ impl<R> Core<R> {
         config: &EndpointConfig,
         local: Arc<local::Shared>,
         abandoned: Arc<Abandoned>,
+        sleep: Arc<SleepState>,
     ) -> Self {
         let max_calls = config.max_calls;
         let room = Room::new(config.max_waiting, config.max_waiting_bytes);
@@ -102,6 +108,8 @@ impl<R> Core<R> {
             continuations: 0,
             local,
             abandoned,
+            sleep,
+            due_ns: NEVER,
             draining: false,
             spare_jobs: Vec::new(),
             panic: None,
@@ -237,7 +245,9 @@ impl<R> Core<R> {
         self.stats.calls += 1;
         if let Some(timeout) = timeout {
             let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-            self.deadlines.arm(self.now_ns.saturating_add(ns), id);
+            let at_ns = self.now_ns.saturating_add(ns);
+            self.deadlines.arm(at_ns, id);
+            self.due_ns = self.due_ns.min(at_ns);
         }
         id
     }
@@ -288,12 +298,18 @@ impl<R> Core<R> {
     /// Whether anything besides datagrams is to be handled in this turn.
     #[inline]
     pub(crate) fn has_side_work(&self) -> bool {
-        !self.finished.is_empty()
-            || !self.pending.is_empty()
-            || !self.abandoned.is_empty()
+        self.finished.len() | self.pending.len() != 0
+            || self.sleep.has_work()
             || self.proto.has_event()
-            || self.deadlines.is_due(self.now_ns)
-            || self.local.is_alarm_due(self.now_ns)
+            || self.due_ns <= self.now_ns
+    }
+
+    /// All that was left before [`SleepState::begin_work`] is done, and what was due.
+    pub(crate) fn end_side_work(&mut self) {
+        self.due_ns = self.deadlines.earliest_ns().min(self.local.alarm_ns());
+        if self.local.is_busy() || !self.abandoned.is_empty() {
+            self.sleep.leave_work();
+        }
     }
 
     /// Ends the calls whose deadline has come, and cancels the requests whose deadline has come.

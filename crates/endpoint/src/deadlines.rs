@@ -46,10 +46,9 @@ impl Deadlines {
         self.timers.next(|key| calls.get(key).is_some())
     }
 
-    /// Whether [`Deadlines::pop_due`] may return a call.
-    #[inline]
-    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
-        self.timers.is_due(now_ns)
+    /// When [`Deadlines::pop_due`] may return a call, at the earliest.
+    pub(crate) fn earliest_ns(&self) -> u64 {
+        self.timers.earliest_ns()
     }
 
     /// A call whose deadline has come. Its end disarms it.

@@ -81,14 +81,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let protocol = config.protocol_on(io.capabilities());
         let proto = Protocol::new(protocol, secrets, now_ns)?;
         io.split().0.leave_tails(starling_proto::is_fragment);
-        let abandoned = Arc::new(Abandoned::new(io.waker()));
         let sleep = SleepState::new(io.waker());
+        let abandoned = Arc::new(Abandoned::new(Arc::clone(&sleep)));
         let shared = Shared::new(Arc::clone(&abandoned), Arc::clone(&sleep));
         Ok(Self {
-            executor: Executor::new(Arc::clone(&shared), sleep, MAX_FUTURES),
+            executor: Executor::new(Arc::clone(&shared), Arc::clone(&sleep), MAX_FUTURES),
             parts: Parts {
                 tables: Tables::new(Arc::clone(&abandoned)),
-                core: Core::new(proto, now_ns, &config, shared, abandoned),
+                core: Core::new(proto, now_ns, &config, shared, abandoned, sleep),
                 dispatch: None,
                 clock,
                 cadence: FlushCadence::default(),

@@ -44,7 +44,7 @@ impl std::task::Wake for TaskWaker {
             tasks.push_back(Arc::clone(self));
             self.ready.any.store(true, Ordering::SeqCst);
             drop(queue);
-            self.ready.sleep.wake();
+            self.ready.sleep.leave_work();
         }
     }
 }
@@ -90,17 +90,6 @@ impl Executor {
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.shared.is_busy() || self.ready.any.load(Ordering::Acquire)
-    }
-
-    /// Announces a sleep. False if there is something to do.
-    pub(crate) fn may_sleep(&self) -> bool {
-        self.ready.sleep.begin();
-        !self.ready.any.load(Ordering::SeqCst) && !self.shared.is_busy()
-    }
-
-    /// Ends the sleep.
-    pub(crate) fn end_sleep(&self) {
-        self.ready.sleep.end();
     }
 
     /// Starts spawned futures, and polls each task that is ready now, once. Returns how many were
@@ -207,8 +196,9 @@ mod tests {
     fn futures_beyond_the_bound_begin_when_others_have_ended() {
         const FUTURES: usize = 7;
         let nobody: Arc<dyn Wake> = Arc::new(Nobody);
-        let sleep = SleepState::new(Arc::clone(&nobody));
-        let shared = Shared::new(Arc::new(Abandoned::new(nobody)), Arc::clone(&sleep));
+        let sleep = SleepState::new(nobody);
+        let abandoned = Arc::new(Abandoned::new(Arc::clone(&sleep)));
+        let shared = Shared::new(abandoned, Arc::clone(&sleep));
         let mut executor = Executor::new(Arc::clone(&shared), sleep, 2);
         let begun = Arc::new(StdMutex::new(Vec::new()));
         for index in 0..FUTURES {

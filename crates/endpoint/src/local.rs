@@ -119,14 +119,13 @@ impl Shared {
     fn set_busy(&self) {
         if !self.busy.load(Ordering::Relaxed) {
             self.busy.store(true, Ordering::SeqCst);
-            self.sleep.wake();
+            self.sleep.leave_work();
         }
     }
 
-    /// Whether a sleep is over.
-    #[inline]
-    pub(crate) fn is_alarm_due(&self, now_ns: u64) -> bool {
-        self.alarm_ns.load(Ordering::Relaxed) <= now_ns
+    /// When the next sleep ends, at the earliest.
+    pub(crate) fn alarm_ns(&self) -> u64 {
+        self.alarm_ns.load(Ordering::Relaxed)
     }
 
     /// Whether [`Shared::take_spawned`] or [`Shared::poll_command`] would return something.

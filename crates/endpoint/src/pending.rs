@@ -54,13 +54,9 @@ impl Pending {
         self.room.admits(request)
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.requests.is_empty()
     }
 
     /// Adds a request. It takes room, and was admitted, unless `holding` is `None`.

@@ -23,13 +23,14 @@ use starling_call::{
     Encoding, Metadata, MetadataView, MethodId, OwnedMessage, RequestView, ResponseBuilder, Status,
     StreamPosition, UnaryFn,
 };
-use starling_io::{PeerId, Wake};
+use starling_io::PeerId;
 use starling_proto::{Msgbuf, Prefix, RequestId};
 
 use crate::admission::Timing;
 use crate::convert::prefix_of;
 use crate::payload::Payload;
 use crate::room::Holding;
+use crate::sleep_state::SleepState;
 use crate::timers::NEVER;
 
 /// The facts about a request besides its bytes.
@@ -503,7 +504,7 @@ pub(crate) struct AbandonedReply {
 pub(crate) struct Abandoned {
     any: AtomicBool,
     queue: Mutex<Vec<AbandonedReply>>,
-    waker: Arc<dyn Wake>,
+    sleep: Arc<SleepState>,
 }
 
 impl fmt::Debug for Abandoned {
@@ -513,11 +514,11 @@ impl fmt::Debug for Abandoned {
 }
 
 impl Abandoned {
-    pub(crate) fn new(waker: Arc<dyn Wake>) -> Self {
+    pub(crate) fn new(sleep: Arc<SleepState>) -> Self {
         Self {
             any: AtomicBool::new(false),
             queue: Mutex::new(Vec::new()),
-            waker,
+            sleep,
         }
     }
 
@@ -526,7 +527,7 @@ impl Abandoned {
         queue.push(reply);
         self.any.store(true, Ordering::Release);
         drop(queue);
-        self.waker.wake();
+        self.sleep.leave_work();
     }
 
     #[inline]

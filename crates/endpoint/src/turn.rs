@@ -98,7 +98,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             events += self.poll_device_events();
             self.maintain_workers();
         }
-        if self.parts.core.has_side_work() || self.executor.is_ready() {
+        if self.parts.core.has_side_work() {
             events += self.do_side_work();
         }
         let tx = self.io.split().1;
@@ -150,6 +150,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Does the work of a turn besides handling datagrams. Returns the number of things done.
     #[inline(never)]
     fn do_side_work(&mut self) -> usize {
+        self.parts.core.sleep.begin_work();
         self.poll_workers();
         let tx = self.io.split().1;
         if !self.parts.core.abandoned.is_empty() {
@@ -167,16 +168,16 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
         events += self.run_futures();
         self.deliver_finished();
+        self.parts.core.end_side_work();
         events
     }
 
     /// Whether a turn would do something although nothing arrives.
     pub(crate) fn has_work(&self) -> bool {
-        self.executor.is_ready()
+        self.parts.core.sleep.has_work()
             // A flush may end sessions and calls after the turn has polled the events.
             || self.parts.core.proto.has_event()
             || !self.parts.core.finished.is_empty()
-            || !self.parts.core.abandoned.is_empty()
     }
 
     /// Closes a peer on the device, unless a session uses it by now.

@@ -46,12 +46,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Ok(());
         }
-        let slept = if self.executor.may_sleep() {
+        let slept = if self.parts.core.sleep.may_sleep() {
             self.io.wait(timeout)
         } else {
             Ok(())
         };
-        self.executor.end_sleep();
+        self.parts.core.sleep.end_sleep();
         self.schedule.slept = true;
         slept
     }

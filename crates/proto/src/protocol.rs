@@ -104,6 +104,7 @@ impl Protocol {
                 fast_path,
                 mark: 0,
                 other_sender: None,
+                is_crowded: false,
             },
             next_tick: now + TICK_NS,
         })
@@ -118,7 +119,9 @@ impl Protocol {
         sink: &mut S,
     ) -> Result<SessionId, ConnectError> {
         self.shared.ask_flush();
-        self.client.connect(&mut self.shared, now, peer, sink)
+        let session = self.client.connect(&mut self.shared, now, peer, sink)?;
+        self.shared.is_crowded |= self.client.sessions.is_crowded();
+        Ok(session)
     }
 
     /// Sends a request, or queues it behind those that are outstanding. The request ends with
@@ -179,14 +182,11 @@ impl Protocol {
         self.client.close(&mut self.shared, now, session, sink);
     }
 
-    /// Prefetches the sessions that a datagram's frames name, if there are so many sessions that
-    /// they may be in no cache. Any bytes will do. To be called one datagram before
-    /// [`Protocol::handle_datagram`]: the frames' cache misses overlap then.
+    /// Whether there are so many sessions that they may be in no cache, so that
+    /// [`Protocol::prefetch`] helps.
     #[inline]
-    pub fn prefetch(&self, datagram: &[u8]) {
-        if self.client.sessions.is_crowded() || self.server.sessions.is_crowded() {
-            self.prefetch_sessions(datagram);
-        }
+    pub fn is_crowded(&self) -> bool {
+        self.shared.is_crowded
     }
 
     /// Prefetches more of each session, and however few sessions there are. A simulation calls
@@ -212,8 +212,9 @@ impl Protocol {
         self.client.sessions.prefetch_lines(session.index(), 3);
     }
 
-    #[inline(never)]
-    fn prefetch_sessions(&self, datagram: &[u8]) {
+    /// Prefetches the sessions that a datagram's frames name. Any bytes will do. To be called one
+    /// datagram before [`Protocol::handle_datagram`]: the frames' cache misses overlap then.
+    pub fn prefetch(&self, datagram: &[u8]) {
         let mut rest = datagram.get(PREAMBLE_BYTES..).unwrap_or_default();
         while let Ok((frame, after)) = split_frame(rest) {
             match frame.header.kind {

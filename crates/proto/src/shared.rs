@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     /// The sender of the datagram that is being read, unless the datagram is from a peer for this
     /// incarnation.
     pub(crate) other_sender: Option<Source>,
+    /// There are, or were, so many sessions that prefetching them helps.
+    pub(crate) is_crowded: bool,
 }
 
 impl Shared {

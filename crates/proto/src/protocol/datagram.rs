@@ -5,7 +5,7 @@ use crate::wire::{
     DatagramError, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, ResetReason, VERSION,
     flags, read_preamble, split_frame,
 };
-use crate::{FrameSink, Refusal, Source};
+use crate::{FrameSink, PeerId, Refusal, Source};
 
 impl Protocol {
     /// Handles the head of a datagram; its frames are for [`Protocol::poll_incoming`]. They must be
@@ -33,17 +33,21 @@ impl Protocol {
             let peer = Some(peer);
             return Ok(Frames { peer, rest });
         }
-        self.handle_datagram_slow_path(now, source, datagram, sink)
+        let peer = self.handle_uncommon_head(now, source, datagram, sink)?;
+        let rest = datagram.get(PREAMBLE_BYTES..).unwrap_or_default();
+        Ok(Frames { peer, rest })
     }
 
+    /// Handles the head of a datagram that is not plainly one of a peer for this incarnation. Returns the
+    /// peer, if it is one for this incarnation all the same.
     #[cold]
-    fn handle_datagram_slow_path<'a, S: FrameSink>(
+    fn handle_uncommon_head<S: FrameSink>(
         &mut self,
         now: u64,
         source: Source,
-        datagram: &'a [u8],
+        datagram: &[u8],
         sink: &mut S,
-    ) -> Result<Frames<'a>, DatagramError> {
+    ) -> Result<Option<PeerId>, DatagramError> {
         self.shared.ask_flush();
         match read_preamble(datagram) {
             Ok((preamble, rest)) => {
@@ -52,10 +56,10 @@ impl Protocol {
                 {
                     // Bytes that must be zero are ignored.
                     self.shared.peers.record_heard(peer, now);
-                    let peer = Some(peer);
-                    return Ok(Frames { peer, rest });
+                    return Ok(Some(peer));
                 }
-                self.handle_unknown_token(now, source, preamble.token, rest, sink)
+                self.handle_unknown_token(now, source, preamble.token, rest, sink)?;
+                Ok(None)
             }
             Err(error) => {
                 self.shared.stats.datagrams_dropped += 1;
@@ -69,21 +73,21 @@ impl Protocol {
 
     /// A datagram from an unknown peer, or with the token of another incarnation, or with none.
     #[cold]
-    fn handle_unknown_token<'a, S: FrameSink>(
+    fn handle_unknown_token<S: FrameSink>(
         &mut self,
         now: u64,
         source: Source,
         token: u32,
-        rest: &'a [u8],
+        rest: &[u8],
         sink: &mut S,
-    ) -> Result<Frames<'a>, DatagramError> {
+    ) -> Result<(), DatagramError> {
         if token == 0 {
             if let Source::Unknown(_) = source {
                 // One datagram in, one datagram out.
                 self.shared.flush_answers(now, sink);
             }
             self.shared.other_sender = Some(source);
-            return Ok(Frames { peer: None, rest });
+            return Ok(());
         }
         self.shared.stats.datagrams_dropped += 1;
         // The sender talks to an earlier incarnation, or to this one, which has forgotten it.

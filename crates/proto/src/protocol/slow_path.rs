@@ -115,6 +115,7 @@ impl Protocol {
         let shared = &mut self.shared;
         let before = token_of(shared);
         self.server.handle_connect(shared, now, source, frame, sink);
+        shared.is_crowded |= self.server.sessions.is_crowded();
         if let Source::Peer(peer) = source
             && before != 0
             && before != token_of(shared)
