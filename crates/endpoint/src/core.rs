@@ -16,6 +16,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -494,6 +495,14 @@ impl<R> Core<R> {
             false => status.with_run(),
         });
         self.finish_request(tx, id, answer, result);
+    }
+
+    /// Goes on with the panic of a continuation.
+    #[cold]
+    pub(crate) fn resume_panic(&mut self) {
+        if let Some(panic) = self.panic.take() {
+            resume_unwind(panic);
+        }
     }
 
     // ---- sessions ----

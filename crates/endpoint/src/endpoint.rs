@@ -368,7 +368,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     pub(crate) fn begin_owner_work(&mut self) {
         if !self.between_turns {
             self.read_clock();
-            self.schedule.time_is_known = true;
+            self.schedule.set_known();
             self.between_turns = true;
             self.handle_absence();
         }

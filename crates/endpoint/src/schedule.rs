@@ -20,12 +20,21 @@ pub(crate) struct TurnSchedule {
     pub(crate) skips: u32,
     /// The skips that were planned last.
     planned: u32,
-    /// The clock was read since the last turn that found datagrams.
-    pub(crate) time_is_known: bool,
+    reading: Reading,
     /// When an idle turn last read the clock.
     idle_ns: u64,
-    /// The loop slept since it last read the clock.
-    pub(crate) slept: bool,
+}
+
+/// What the next turn has to know of the last reading of the clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Reading {
+    /// A turn that found datagrams has used it.
+    #[default]
+    Used,
+    /// No turn with datagrams has used it.
+    Fresh,
+    /// The loop slept since.
+    BeforeSleep,
 }
 
 impl TurnSchedule {
@@ -41,7 +50,38 @@ impl TurnSchedule {
         };
         self.skips = self.planned;
         self.idle_ns = now_ns;
-        self.time_is_known = true;
+        self.set_known();
+    }
+
+    /// The clock was just read.
+    #[inline]
+    pub(crate) fn set_known(&mut self) {
+        self.reading = Reading::Fresh;
+    }
+
+    /// Whether the time is known well enough for a turn with datagrams, which uses it.
+    #[inline]
+    pub(crate) fn take_known(&mut self) -> bool {
+        let known = self.reading == Reading::Fresh;
+        if known {
+            self.reading = Reading::Used;
+        }
+        known
+    }
+
+    /// The loop slept.
+    pub(crate) fn set_slept(&mut self) {
+        self.reading = Reading::BeforeSleep;
+    }
+
+    /// Whether the loop slept since the clock was read, which is read now.
+    #[inline]
+    pub(crate) fn take_slept(&mut self) -> bool {
+        let slept = self.reading == Reading::BeforeSleep;
+        if slept {
+            self.reading = Reading::Used;
+        }
+        slept
     }
 }
 

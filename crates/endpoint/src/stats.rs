@@ -55,6 +55,11 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Requests, answers and ends of calls.
+    pub(crate) fn handled(&self) -> u64 {
+        self.requests + self.responses + self.completions
+    }
+
     /// All counts, by the names of the fields.
     pub fn counts(&self) -> [(&'static str, u64); 23] {
         macro_rules! named {
@@ -91,25 +96,20 @@ impl Stats {
     }
 }
 
-/// Counters of one turn of the event loop.
+/// Counters of one turn of the event loop; [`Stats`] has more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Datagrams received.
-    pub datagrams: usize,
-    /// Requests that arrived.
-    pub requests: u64,
-    /// Answers handed to the session protocol.
-    pub responses: u64,
-    /// Calls that ended.
-    pub completions: u64,
-    /// Futures polled, session and device events handled.
-    pub events: usize,
+    pub datagrams: u32,
+    /// Whatever else was done: workers' answers taken in, calls ended without a response, futures
+    /// polled, session and device events handled.
+    pub events: u32,
 }
 
 impl Turn {
     /// Whether nothing was done.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        *self == Self::default()
+        self.datagrams | self.events == 0
     }
 }

@@ -12,7 +12,7 @@
 //! `schedule` says which turns read the clock, `cadence` when a long burst is flushed, `wait` how
 //! the loop sleeps.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use starling_io::{
     Clock, IoError, IoEvent, MAX_BURST, Mark, PacketIo, PacketRx, PacketTx, PeerGone,
@@ -25,7 +25,7 @@ use crate::endpoint::Endpoint;
 use crate::refusal::result_of;
 use crate::sink::Sink;
 use crate::stall::STALL_NS;
-use crate::stats::{Stats, Turn};
+use crate::stats::Turn;
 
 /// A busy loop looks for device events only every so many turns.
 const EVENT_INTERVAL: u64 = 64;
@@ -44,17 +44,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     pub fn poll(&mut self) -> Result<Turn, IoError> {
         self.parts.core.stats.turns += 1;
         if self.between_turns {
-            // The owner's requests are sent before the datagrams that have arrived are handled.
-            self.parts.clock.mark(Mark::Sending);
-            self.io.split().1.flush()?;
-            self.parts.clock.mark(Mark::Sent);
+            self.begin_after_owner()?;
         }
         self.parts.clock.mark(Mark::Receiving);
         let datagrams = self.io.split().0.rx_burst()?;
         if datagrams > 0 {
             self.parts.clock.mark(Mark::Received);
-        }
-        if datagrams == 0 && self.schedule.skips > 0 && !self.between_turns && !self.has_work() {
+        } else if self.schedule.skips > 0 && !self.between_turns && !self.has_work() {
             self.schedule.skips -= 1;
             return Ok(Turn::default());
         }
@@ -63,49 +59,29 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// A turn that does more than look for datagrams.
     fn turn(&mut self, datagrams: usize) -> Result<Turn, IoError> {
-        let Stats {
-            turns,
-            requests,
-            responses,
-            completions,
-            ..
-        } = self.parts.core.stats;
-        self.parts.apply_registrations();
-        if let Some(dispatch) = &self.parts.dispatch {
-            dispatch.prefetch();
-            self.poll_claimed();
-        }
         let mut events = 0;
+        if self.parts.dispatch.is_some() {
+            events += self.poll_claimed();
+        }
         if datagrams > 0 {
-            if !std::mem::take(&mut self.schedule.time_is_known) {
+            if !self.schedule.take_known() {
                 self.read_clock();
             }
             self.handle_absence();
             self.handle_burst(datagrams)?;
         } else {
-            if !self.between_turns {
-                self.read_clock();
-                self.schedule.plan(self.parts.core.now_ns);
-                events += self.poll_device_events();
-                self.maintain_workers();
-            }
-            self.parts
-                .core
-                .admission
-                .queue_is_empty(self.parts.core.now_ns);
+            events += self.handle_silence();
         }
-        if turns.is_multiple_of(EVENT_INTERVAL) {
+        if (self.parts.core.stats.turns).is_multiple_of(EVENT_INTERVAL) {
             events += self.poll_device_events();
             self.maintain_workers();
         }
         if self.parts.core.has_side_work() {
             events += self.do_side_work();
         }
+        let now_ns = self.parts.core.now_ns;
         let tx = self.io.split().1;
-        self.parts
-            .core
-            .proto
-            .flush(self.parts.core.now_ns, &mut Sink(&mut *tx));
+        self.parts.core.proto.flush(now_ns, &mut Sink(&mut *tx));
         self.parts.clock.mark(Mark::Sending);
         tx.flush()?;
         self.parts.clock.mark(Mark::Sent);
@@ -114,35 +90,56 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
 
         self.between_turns = false;
-        let after = &self.parts.core.stats;
         let turn = Turn {
-            datagrams,
-            requests: after.requests - requests,
-            responses: after.responses - responses,
-            completions: after.completions - completions,
-            events,
+            datagrams: datagrams as u32,
+            events: events as u32,
         };
         if !turn.is_idle() {
-            self.active_ns = self.parts.core.now_ns;
+            self.active_ns = now_ns;
         }
-        if let Some(panic) = self.parts.core.panic.take() {
-            resume_unwind(panic);
+        if self.parts.core.panic.is_some() {
+            self.parts.core.resume_panic();
         }
         Ok(turn)
+    }
+
+    /// The owner did something since the last turn. Its requests are sent before the datagrams that have
+    /// arrived are handled.
+    #[inline(never)]
+    fn begin_after_owner(&mut self) -> Result<(), IoError> {
+        self.parts.apply_registrations();
+        self.parts.clock.mark(Mark::Sending);
+        self.io.split().1.flush()?;
+        self.parts.clock.mark(Mark::Sent);
+        Ok(())
+    }
+
+    /// No datagram has arrived. Returns the number of things done.
+    #[inline(never)]
+    fn handle_silence(&mut self) -> usize {
+        let mut events = 0;
+        if !self.between_turns {
+            self.read_clock();
+            self.schedule.plan(self.parts.core.now_ns);
+            events += self.poll_device_events();
+            self.maintain_workers();
+        }
+        let core = &mut self.parts.core;
+        core.admission.queue_is_empty(core.now_ns);
+        events
     }
 
     /// Sets the time of the turn.
     #[inline]
     pub(crate) fn read_clock(&mut self) {
-        let before_ns = std::mem::replace(&mut self.parts.core.now_ns, self.parts.clock.now_ns());
-        if std::mem::take(&mut self.schedule.slept) {
+        let core = &mut self.parts.core;
+        let before_ns = std::mem::replace(&mut core.now_ns, self.parts.clock.now_ns());
+        let passed_ns = core.now_ns.saturating_sub(before_ns);
+        if self.schedule.take_slept() {
             // If a datagram ended the sleep, it arrived just now.
-            self.parts
-                .core
-                .admission
-                .queue_is_empty(self.parts.core.now_ns);
-        } else if self.parts.core.now_ns.saturating_sub(before_ns) >= STALL_NS {
-            self.record_stall(self.parts.core.now_ns - before_ns);
+            core.admission.queue_is_empty(core.now_ns);
+        } else if passed_ns >= STALL_NS {
+            self.record_stall(passed_ns);
         }
         self.requests_seen = self.parts.core.stats.requests;
     }
@@ -151,6 +148,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     #[inline(never)]
     fn do_side_work(&mut self) -> usize {
         self.parts.core.sleep.begin_work();
+        let before = self.parts.core.stats.handled();
         self.poll_workers();
         let tx = self.io.split().1;
         if !self.parts.core.abandoned.is_empty() {
@@ -169,7 +167,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         events += self.run_futures();
         self.deliver_finished();
         self.parts.core.end_side_work();
-        events
+        events + (self.parts.core.stats.handled() - before) as usize
     }
 
     /// Whether a turn would do something although nothing arrives.
@@ -255,14 +253,18 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
     }
 
-    /// Takes in the reports of workers that claim requests by themselves.
-    fn poll_claimed(&mut self) {
+    /// Takes in the reports of workers that claim requests by themselves. Returns the number of things
+    /// done.
+    #[inline(never)]
+    fn poll_claimed(&mut self) -> usize {
         let Some(dispatch) = &mut self.parts.dispatch else {
-            return;
+            return 0;
         };
+        dispatch.prefetch();
         let Some(mut job) = dispatch.poll_claimed() else {
-            return;
+            return 0;
         };
+        let before = self.parts.core.stats.handled();
         let tx = self.io.split().1;
         let core = &mut self.parts.core;
         // The endpoint's time may be from before a sleep, and the turn must not act at a time
@@ -301,6 +303,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             };
             job = next;
         }
+        (core.stats.handled() - before) as usize
     }
 
     fn run_futures(&mut self) -> usize {

@@ -52,7 +52,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             Ok(())
         };
         self.parts.core.sleep.end_sleep();
-        self.schedule.slept = true;
+        self.schedule.set_slept();
         slept
     }
 

@@ -24,16 +24,21 @@ impl Protocol {
         sink: &mut S,
     ) -> Result<Frames<'a>, DatagramError> {
         self.shared.mark = if marked { flags::ECHO } else { 0 };
-        if let Source::Peer(peer) = source
-            && let Some((preamble, rest)) = datagram.split_first_chunk()
-            && *preamble == self.shared.preamble
-            && rest.len() >= HEADER_BYTES
-        {
-            self.shared.peers.record_heard(peer, now);
-            let peer = Some(peer);
-            return Ok(Frames { peer, rest });
-        }
-        let peer = self.handle_uncommon_head(now, source, datagram, sink)?;
+        let peer = match source {
+            Source::Peer(peer) => {
+                if datagram.len() >= PREAMBLE_BYTES + HEADER_BYTES
+                    && let Some((preamble, rest)) = datagram.split_first_chunk()
+                    && *preamble == self.shared.preamble
+                {
+                    self.shared.peers.record_heard(peer, now);
+                    let peer = Some(peer);
+                    return Ok(Frames { peer, rest });
+                }
+                // Written anew, so that the source need not be in memory for the usual datagram.
+                self.handle_uncommon_head(now, Source::Peer(peer), datagram, sink)?
+            }
+            Source::Unknown(_) => self.handle_uncommon_head(now, source, datagram, sink)?,
+        };
         let rest = datagram.get(PREAMBLE_BYTES..).unwrap_or_default();
         Ok(Frames { peer, rest })
     }

@@ -268,11 +268,13 @@ impl Simulation {
             None => &mut self.server,
             Some(client) => &mut self.clients[client as usize].0,
         };
+        let before = *host.stats();
         let turn = host.poll().expect("the device has no errors");
+        let after = host.stats();
         let ran = self.ran.load(Ordering::Relaxed) - ran;
         let work = Work {
-            rx_frames: turn.requests + turn.responses,
-            handlers: ran + turn.completions,
+            rx_frames: after.requests - before.requests + after.responses - before.responses,
+            handlers: ran + after.completions - before.completions,
             ..Work::default()
         };
         let free_ns = self.fabric.lock().end_turn(id, work);

@@ -185,13 +185,16 @@ impl Host {
         }
         // What ends from here on, the next turn reports.
         let over = std::mem::take(&mut self.process().over);
-        let turn = self.process().endpoint.poll();
-        let turn = turn.expect("the device has no errors");
+        let endpoint = &mut self.process().endpoint;
+        let before = *endpoint.stats();
+        let turn = endpoint.poll().expect("the device has no errors");
+        let after = *endpoint.stats();
         self.handle_events(now_ns)?;
         self.end_cancelled_streams(now_ns)?;
+        let requests = after.requests - before.requests;
         let work = Work {
-            rx_frames: turn.requests + turn.responses,
-            handlers: turn.requests + turn.completions,
+            rx_frames: requests + after.responses - before.responses,
+            handlers: requests + after.completions - before.completions,
             ..Work::default()
         };
         let free_ns = self.fabric.lock().end_turn(self.id, work);
