@@ -55,9 +55,6 @@ impl RxPeer {
     fn drain(&mut self, number: u32, turn: u64, burst: &mut Burst) -> Drained {
         let mut drained = Drained::Nothing;
         loop {
-            if self.is_at_end() {
-                return drained;
-            }
             let Some(header) = self.consumer.poll() else {
                 self.was_idle = drained == Drained::Nothing;
                 return drained;
@@ -71,6 +68,9 @@ impl RxPeer {
             }
             self.last_found = turn;
             drained = Drained::Some;
+            if self.is_at_end() {
+                return Drained::AtEnd;
+            }
             if burst.is_full() {
                 drained = Drained::Full;
                 break;
@@ -132,6 +132,8 @@ enum Drained {
     NeedsHeap,
     /// Something that no working peer writes.
     Malformed,
+    /// The last datagrams that are delivered of a peer that is gone.
+    AtEnd,
 }
 
 /// The receiving half of a [`ShmIo`](crate::ShmIo).
@@ -147,8 +149,6 @@ pub struct ShmRx {
     turns: u64,
     /// Calls of `rx_burst` that received something.
     busy_turns: u64,
-    /// Datagrams received so far.
-    received: u64,
     burst: Burst,
     /// The heads of datagrams that leave their tails.
     leaves_tail: fn(&[u8]) -> bool,
@@ -168,7 +168,6 @@ impl ShmRx {
             next_cold: 0,
             turns: 0,
             busy_turns: 0,
-            received: 0,
             burst: Burst::new(),
             leaves_tail: |_| false,
             faults: Vec::new(),
@@ -280,7 +279,7 @@ impl ShmRx {
 
     /// Datagrams received so far.
     pub(crate) fn received(&self) -> u64 {
-        self.received
+        self.burst.received()
     }
 
     /// Peers that have broken their ring since the last call.
@@ -308,13 +307,15 @@ impl ShmRx {
         Some((&peer.consumer, left.range))
     }
 
-    /// A peer has a record that needs its message heap, or has broken its ring.
+    /// A peer had something else than datagrams for a burst.
     #[cold]
-    fn record_trouble(&mut self, peer: u32, drained: Drained) {
-        if drained == Drained::Malformed {
-            self.record_fault(peer);
-        } else if !self.need_heap.contains(&peer) {
-            self.need_heap.push(peer);
+    fn record_uncommon(&mut self, peer: u32, drained: Drained) {
+        match drained {
+            Drained::Nothing | Drained::Some | Drained::Full => {}
+            Drained::NeedsHeap if self.need_heap.contains(&peer) => {}
+            Drained::NeedsHeap => self.need_heap.push(peer),
+            Drained::Malformed => self.record_fault(peer),
+            Drained::AtEnd => self.unlist(peer),
         }
     }
 
@@ -391,17 +392,15 @@ impl PacketRx for ShmRx {
             }
             // The next turn begins behind the peer that was served last.
             self.next_hot = index;
-            match drained {
-                Drained::Full => break,
-                Drained::NeedsHeap | Drained::Malformed => self.record_trouble(number, drained),
-                Drained::Nothing | Drained::Some => {}
+            if drained != Drained::Some {
+                if drained == Drained::Full {
+                    break;
+                }
+                self.record_uncommon(number, drained);
             }
         }
-        let count = self.burst.count();
-        if count != 0 {
-            self.busy_turns += 1;
-            self.received += count as u64;
-        }
+        let count = self.burst.end();
+        self.busy_turns += u64::from(count != 0);
         Ok(count)
     }
 

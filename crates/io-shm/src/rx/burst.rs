@@ -44,6 +44,8 @@ pub(super) struct Burst {
     pub(super) left_tails: Vec<LeftTail>,
     /// Bytes of them.
     left_bytes: usize,
+    /// Datagrams of all bursts that have ended.
+    received: u64,
 }
 
 impl Burst {
@@ -57,6 +59,7 @@ impl Burst {
             largest_record: 0,
             left_tails: Vec::new(),
             left_bytes: 0,
+            received: 0,
         }
     }
 
@@ -90,10 +93,16 @@ impl Burst {
         self.left_tails.iter().find(|left| left.index == index)
     }
 
-    /// Datagrams in the burst.
+    /// No more is added to the burst. Returns how many datagrams it has.
     #[inline]
-    pub(super) fn count(&self) -> usize {
+    pub(super) fn end(&mut self) -> usize {
+        self.received += self.count as u64;
         self.count
+    }
+
+    /// Datagrams of all bursts that have ended.
+    pub(super) fn received(&self) -> u64 {
+        self.received
     }
 
     /// Whether the burst takes no further record.
