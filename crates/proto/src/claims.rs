@@ -198,7 +198,7 @@ impl Claims {
         let step = word.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed);
         step.ok()?;
         Some(Claim {
-            id: RequestId::new(session, info.handle.round, slot, number),
+            id: RequestId::new(info.handle, slot, number),
             info,
             mark: if marked { flags::ECHO } else { 0 },
         })
@@ -208,7 +208,7 @@ impl Claims {
 
     /// A session begins; `numbers` are the highest of its slots' requests.
     pub(crate) fn open(&self, info: &SessionInfo, numbers: impl Iterator<Item = RequestNumber>) {
-        let SessionHandle { id, round } = info.handle;
+        let (id, round) = (info.handle.id(), info.handle.round());
         let Some(entry) = self.entries.get(id.index()) else {
             return;
         };
@@ -268,10 +268,7 @@ impl Entry {
     /// The contents of this entry, if `id` is the session's.
     fn info(&self, id: SessionId) -> SessionInfo {
         SessionInfo {
-            handle: SessionHandle {
-                id,
-                round: self.round.load(Ordering::Relaxed),
-            },
+            handle: SessionHandle::new(id, self.round.load(Ordering::Relaxed)),
             peer: PeerId(self.peer.load(Ordering::Relaxed)),
             remote: self.remote.load(Ordering::Relaxed),
             token: self.token.load(Ordering::Relaxed),

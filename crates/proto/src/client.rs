@@ -84,8 +84,8 @@ impl Client {
         let id = self
             .sessions
             .insert(|handle| ClientSession {
-                id: handle.id,
-                round: handle.round,
+                id: handle.id(),
+                round: handle.round(),
                 peer,
                 timer_armed: true,
                 max_message: shared.config.max_message,

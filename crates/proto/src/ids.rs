@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use crate::table::SessionHandle;
+
 /// A peer endpoint, as the device of this endpoint numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
@@ -54,7 +56,7 @@ impl SessionId {
 
     /// For the wire, and for traces.
     #[inline]
-    pub fn to_wire(self) -> u32 {
+    pub const fn to_wire(self) -> u32 {
         self.0
     }
 
@@ -120,18 +122,17 @@ impl RequestId {
         number: 0,
     };
 
-    /// `round` is a multiple of 256.
     #[inline]
-    pub(crate) fn new(session: SessionId, round: u32, slot: u8, number: RequestNumber) -> Self {
+    pub(crate) fn new(session: SessionHandle, slot: u8, number: RequestNumber) -> Self {
         Self {
-            place: u64::from(round | u32::from(slot)) << 32 | u64::from(session.0),
+            place: u64::from(slot) << 32 | session.to_word(),
             number,
         }
     }
 
     #[inline]
-    pub(crate) fn round(self) -> u32 {
-        (self.place >> 32) as u32 & !0xff
+    pub(crate) fn handle(self) -> SessionHandle {
+        SessionHandle::in_word(self.place)
     }
 
     #[inline]

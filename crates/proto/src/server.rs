@@ -99,6 +99,7 @@ impl Server {
         };
         let index = frame.header.slot;
         session.active_at = now;
+        let handle = session.handle;
         let Some(slot) = session.slots.enter(usize::from(index)) else {
             shared.stats.frames_malformed += 1;
             return None;
@@ -108,14 +109,9 @@ impl Server {
             self.handle_duplicate(shared, id, index.into(), number, sink);
             return None;
         }
-        if slot.phase == Phase::Executing || slot.arrived_at == now {
-            if overruns(shared, now, slot) {
-                return None;
-            }
-            if slot.phase == Phase::Executing {
-                let last = RequestId::new(id, session.handle.round, index, slot.number);
-                abandon(shared, last);
-            }
+        let may_overrun = slot.phase == Phase::Executing || slot.arrived_at == now;
+        if may_overrun && !slot.may_take_another(shared, now, handle, index) {
+            return None;
         }
         slot.recycle(shared);
         slot.number = number;
@@ -123,7 +119,7 @@ impl Server {
         slot.arrived_at = now;
         slot.fragments = 0;
         slot.flags = shared.mark;
-        let request = RequestId::new(id, session.handle.round, index, number);
+        let request = RequestId::new(handle, index, number);
         if frame.header.flags & flags::WANT != 0 {
             self.handle_want(shared, now, id, sink);
         }
@@ -145,7 +141,7 @@ impl Server {
             && let Some(slot) = session.slots.get(usize::from(frame.header.slot))
             && session.peer == peer
             && frame.header.number > slot.number
-            && overruns(shared, now, slot)
+            && slot.overruns(shared, now)
         {
             return None;
         }
@@ -225,7 +221,7 @@ impl Server {
             return None;
         }
         let executing = slot.phase == Phase::Executing;
-        let last = RequestId::new(id, session.handle.round, frame.header.slot, slot.number);
+        let last = RequestId::new(session.handle, frame.header.slot, slot.number);
         slot.release_memory(shared);
         // A request that arrives after its cancellation is a duplicate of one that is over.
         slot.number = number;
@@ -243,7 +239,7 @@ impl Server {
         self.sessions.get(id.session()).is_some_and(|session| {
             let slot = session.slots.get(usize::from(id.slot()));
             let waits = |slot: &Slot| slot.number == id.number && slot.phase == Phase::Executing;
-            session.handle.round == id.round() && slot.is_some_and(waits)
+            session.handle == id.handle() && slot.is_some_and(waits)
         })
     }
 
@@ -258,9 +254,8 @@ impl Server {
         sink: &mut S,
     ) -> Result<(), RespondReason> {
         let index = usize::from(id.slot());
-        let session = match self.sessions.get_mut(id.session()) {
-            Some(session) if session.handle.round == id.round() => session,
-            _ => return Err(stale(shared)),
+        let Some(session) = self.sessions.get_exact_mut(id.handle()) else {
+            return Err(stale(shared));
         };
         let slot = &mut session.slots[index];
         if slot.number != id.number || slot.phase != Phase::Executing {
@@ -271,7 +266,9 @@ impl Server {
             return self.respond_bulky(shared, now, id, message, prefix, sink);
         }
         slot.phase = Phase::Done;
-        slot.flags = slot.flags_of_answer(now, prefix.ext);
+        if slot.flags != 0 || slot.arrived_at != now || prefix.ext {
+            slot.flags = slot.flags_of_answer(now, prefix.ext);
+        }
         shared.stats.responses_sent += 1;
         let head = Header {
             kind: Kind::Response,
@@ -481,18 +478,6 @@ impl Server {
                     }))
         })
     }
-}
-
-/// Whether a later request came to a slot in the very turn of the slot's last one: its client cannot have the
-/// answer to that one, and has more requests on their way than slots. An honest client that has just cancelled
-/// the last one repeats it.
-#[cold]
-fn overruns(shared: &mut Shared, now: u64, slot: &Slot) -> bool {
-    let is_taken = matches!(slot.phase, Phase::Executing | Phase::Done | Phase::Over);
-    // If the clock stood still since the last turn with requests, it does not tell the turns apart.
-    let overruns = is_taken && slot.arrived_at == now && shared.requests_at != now;
-    shared.stats.slots_overrun += u64::from(overruns);
-    overruns
 }
 
 /// The client has put a later request into the slot of one that a handler runs.

@@ -10,33 +10,59 @@ use starling_prefetch::{prefetch_element, prefetch_lines};
 
 use crate::SessionId;
 
-/// A session's id, and the round that makes it unique.
+/// A session's id, and the *round* that makes it unique: how often the id was that of another session
+/// before, times 256. One word, so that both are compared at once.
+///
+/// ```text
+///  63                      40 39    32 31                      0
+/// ┌──────────────────────────┬────────┬─────────────────────────┐
+/// │ round, upper 24 bits     │   0    │           id            │
+/// └──────────────────────────┴────────┴─────────────────────────┘
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SessionHandle {
-    pub(crate) id: SessionId,
-    /// How often `id` was the handle of another session before, times 256.
-    pub(crate) round: u32,
-}
+pub(crate) struct SessionHandle(u64);
 
 impl SessionHandle {
     /// The handle of a place without a session.
-    pub(crate) const NONE: Self = Self {
-        id: SessionId::NONE,
-        round: 0,
-    };
+    pub(crate) const NONE: Self = Self(SessionId::NONE.to_wire() as u64);
+
+    /// `round` is a multiple of 256.
+    #[inline]
+    pub(crate) fn new(id: SessionId, round: u32) -> Self {
+        Self(u64::from(round) << 32 | u64::from(id.to_wire()))
+    }
+
+    /// A word of which all but the bits that are zero here are a handle.
+    #[inline]
+    pub(crate) fn in_word(word: u64) -> Self {
+        Self(word & !(0xff << 32))
+    }
+
+    /// The word, with zeros where a slot may be.
+    #[inline]
+    pub(crate) fn to_word(self) -> u64 {
+        self.0
+    }
 
     /// The handle of the `uses`th session at a place, counted from zero.
-    fn new(index: usize, uses: u32) -> Self {
-        Self {
-            id: SessionId::new(index, uses as u8),
-            round: uses & !0xff,
-        }
+    fn at(index: usize, uses: u32) -> Self {
+        Self::new(SessionId::new(index, uses as u8), uses & !0xff)
+    }
+
+    #[inline]
+    pub(crate) fn id(self) -> SessionId {
+        SessionId::from_wire(self.0 as u32)
+    }
+
+    #[inline]
+    pub(crate) fn round(self) -> u32 {
+        (self.0 >> 32) as u32
     }
 
     /// The handle of the next session at the same place.
     fn next(self) -> Self {
-        let uses = self.round | u32::from(self.id.generation());
-        Self::new(self.id.index(), uses.wrapping_add(1))
+        let uses = self.round() | u32::from(self.id().generation());
+        Self::at(self.id().index(), uses.wrapping_add(1))
     }
 }
 
@@ -92,14 +118,14 @@ impl<T: Place> Table<T> {
         let room = (self.limit + SPARE).min(SessionId::MAX_INDEX);
         let handle = if self.places.len() < room && self.free.len() < SPARE {
             self.places.push(T::vacant());
-            SessionHandle::new(self.places.len() - 1, 0)
+            SessionHandle::at(self.places.len() - 1, 0)
         } else {
             self.free.pop_front().expect("the table is not full")
         };
         let session = make(handle);
         debug_assert_eq!(session.handle(), handle, "a session knows its handle");
-        self.places[handle.id.index()] = session;
-        Some(handle.id)
+        self.places[handle.id().index()] = session;
+        Some(handle.id())
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<T> {
@@ -112,14 +138,22 @@ impl<T: Place> Table<T> {
     pub(crate) fn get(&self, id: SessionId) -> Option<&T> {
         self.places
             .get(id.index())
-            .filter(|place| place.handle().id == id)
+            .filter(|place| place.handle().id() == id)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut T> {
         self.places
             .get_mut(id.index())
-            .filter(|place| place.handle().id == id)
+            .filter(|place| place.handle().id() == id)
+    }
+
+    /// The very session, not a later one with the same id.
+    #[inline]
+    pub(crate) fn get_exact_mut(&mut self, handle: SessionHandle) -> Option<&mut T> {
+        self.places
+            .get_mut(handle.id().index())
+            .filter(|place| place.handle() == handle)
     }
 
     /// Whether there are so many sessions that prefetching helps.
@@ -144,14 +178,14 @@ impl<T: Place> Table<T> {
 
     /// The handle of the session at a place, if there is one.
     pub(crate) fn id_at(&self, index: usize) -> Option<SessionId> {
-        let id = self.places.get(index)?.handle().id;
+        let id = self.places.get(index)?.handle().id();
         (id != SessionId::NONE).then_some(id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &T)> {
         self.places
             .iter()
-            .map(|place| (place.handle().id, place))
+            .map(|place| (place.handle().id(), place))
             .filter(|(id, _)| *id != SessionId::NONE)
     }
 
@@ -184,7 +218,7 @@ mod tests {
         let a = table.insert(Named).unwrap();
         let b = table.insert(Named).unwrap();
         assert_eq!(table.insert(Named), None);
-        assert_eq!(table.remove(a).map(|named| named.0.id), Some(a));
+        assert_eq!(table.remove(a).map(|named| named.0.id()), Some(a));
         assert_eq!(table.remove(a), None);
         assert_eq!(table.id_at(a.index()), None);
         let c = table.insert(Named).unwrap();
@@ -192,9 +226,9 @@ mod tests {
         assert_eq!(table.get(a), None);
         assert_eq!(
             table.get_mut(c),
-            Some(&mut Named(SessionHandle { id: c, round: 0 }))
+            Some(&mut Named(SessionHandle::new(c, 0)))
         );
-        assert_eq!(table.get(b).map(|named| named.0.id), Some(b));
+        assert_eq!(table.get(b).map(|named| named.0.id()), Some(b));
         assert_eq!(table.len(), 2);
         assert_eq!(table.iter().map(|(id, _)| id).collect::<Vec<_>>(), [b, c]);
     }
@@ -205,8 +239,10 @@ mod tests {
         let mut seen = std::collections::HashMap::new();
         for uses in 0..3 * 65_536_u32 {
             let id = table.insert(Named).unwrap();
-            let SessionHandle { round, .. } = table.get(id).unwrap().0;
-            assert_eq!(round, uses / 65_536 * 256);
+            let handle = table.get(id).unwrap().0;
+            assert_eq!(handle.round(), uses / 65_536 * 256);
+            assert!(table.get_exact_mut(handle).is_some());
+            assert!(table.get_exact_mut(handle.next()).is_none());
             let before = seen.insert(id, uses);
             assert_eq!(before, uses.checked_sub(65_536));
             table.remove(id);

@@ -20,7 +20,7 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
 fn info(uses: u8) -> SessionInfo {
     let id = SessionId::new(0, uses);
     SessionInfo {
-        handle: SessionHandle { id, round: 0 },
+        handle: SessionHandle::new(id, 0),
         peer: PeerId(uses.into()),
         remote: 100 + u32::from(uses),
         token: 200 + u32::from(uses),
@@ -40,7 +40,7 @@ fn candidate(uses: u8, number: u64) -> Candidate<'static> {
         kind: Kind::Request,
         flags: 0,
         slot: 0,
-        session: info(uses).handle.id.to_wire(),
+        session: info(uses).handle.id().to_wire(),
         number,
     };
     Candidate {
@@ -60,7 +60,7 @@ fn loom_one_of_two_workers_and_the_dispatcher_has_a_request() {
             let claims = Arc::clone(&claims);
             thread::spawn(move || claims.claim(&candidate(0, 1), false).is_some())
         });
-        let dispatcher = claims.raise(info(0).handle.id, 0, 1) < 1;
+        let dispatcher = claims.raise(info(0).handle.id(), 0, 1) < 1;
         let winners = workers.map(|worker| worker.join().unwrap());
         let count = winners.into_iter().filter(|won| *won).count();
         assert_eq!(count + usize::from(dispatcher), 1);
@@ -77,14 +77,14 @@ fn loom_numbers_only_grow() {
             let first = other.claim(&candidate(0, 1), false).is_some();
             (first, other.claim(&candidate(0, 3), false).is_some())
         });
-        let before = claims.raise(info(0).handle.id, 0, 2);
+        let before = claims.raise(info(0).handle.id(), 0, 2);
         let (first, third) = worker.join().unwrap();
         // A thread that tries to claim 1 after 2 was claimed does not get it.
         assert_eq!(first, before != 0);
         // A step that another one came between fails: the dispatcher has it then.
         assert!(third || before < 3);
         let highest = if third { 3 } else { 2 };
-        assert_eq!(claims.raise(info(0).handle.id, 0, 0), highest);
+        assert_eq!(claims.raise(info(0).handle.id(), 0, 0), highest);
     });
 }
 
@@ -95,7 +95,7 @@ fn loom_a_claim_knows_its_own_session() {
             let claims = opened();
             let other = Arc::clone(&claims);
             let worker = thread::spawn(move || other.claim(&candidate(uses, 1), false));
-            claims.close(info(0).handle.id, |_, _| {});
+            claims.close(info(0).handle.id(), |_, _| {});
             claims.open(&info(1), [0].into_iter());
             if let Some(claim) = worker.join().unwrap() {
                 assert_eq!(claim.info, info(uses));
@@ -111,7 +111,7 @@ fn loom_closing_a_session_reports_the_claimed_requests() {
         let other = Arc::clone(&claims);
         let worker = thread::spawn(move || other.claim(&candidate(0, 1), false).is_some());
         let mut highest = None;
-        claims.close(info(0).handle.id, |slot, number| {
+        claims.close(info(0).handle.id(), |slot, number| {
             assert_eq!(slot, 0);
             highest = Some(number);
         });

@@ -2,10 +2,7 @@ use super::*;
 
 fn info(index: usize, round: u32) -> SessionInfo {
     SessionInfo {
-        handle: SessionHandle {
-            id: SessionId::new(index, 3),
-            round,
-        },
+        handle: SessionHandle::new(SessionId::new(index, 3), round),
         peer: PeerId(7),
         remote: 11,
         token: 13,
@@ -34,14 +31,14 @@ fn claim(claims: &Claims, datagram: &[u8]) -> Option<Claim> {
 fn a_request_is_claimed_once_and_never_an_older_one() {
     let claims = Claims::new(9, 2, 2);
     let info = info(1, 256);
-    let id = info.handle.id;
+    let id = info.handle.id();
     assert!(
         claim(&claims, &datagram(id, 0, 1, 0)).is_none(),
         "no session"
     );
     claims.open(&info, [0, 40].into_iter());
     let first = claim(&claims, &datagram(id, 0, 5, 0)).expect("nobody had it");
-    assert_eq!(first.id(), RequestId::new(id, 256, 0, 5));
+    assert_eq!(first.id(), RequestId::new(SessionHandle::new(id, 256), 0, 5));
     for number in [0, 4, 5] {
         assert!(claim(&claims, &datagram(id, 0, number, 0)).is_none());
     }
@@ -75,7 +72,7 @@ fn a_request_is_claimed_once_and_never_an_older_one() {
 fn numbers_above_48_bits_belong_to_the_dispatcher() {
     let claims = Claims::new(9, 1, 1);
     let info = info(0, 0);
-    let id = info.handle.id;
+    let id = info.handle.id();
     claims.open(&info, [LAST_NUMBER - 1].into_iter());
     assert!(claim(&claims, &datagram(id, 0, LAST_NUMBER + 1, 0)).is_none());
     assert!(claim(&claims, &datagram(id, 0, u64::MAX, 0)).is_none());
@@ -113,7 +110,7 @@ fn a_response_that_fits_has_a_head() {
     let claims = Claims::new(9, 1, 1);
     let info = info(0, 0);
     claims.open(&info, [0].into_iter());
-    let claim = claim(&claims, &datagram(info.handle.id, 0, 1, 0)).expect("nobody had it");
+    let claim = claim(&claims, &datagram(info.handle.id(), 0, 1, 0)).expect("nobody had it");
     let (start, head) = claim
         .response_head(&Msgbuf::from_vec(vec![0; 100]))
         .expect("fits");

@@ -187,10 +187,7 @@ impl Place for ClientSession {
 
     #[inline]
     fn handle(&self) -> SessionHandle {
-        SessionHandle {
-            id: self.id,
-            round: self.round,
-        }
+        SessionHandle::new(self.id, self.round)
     }
 }
 

@@ -8,7 +8,7 @@ use super::slot::Phase;
 use super::{Server, abandon, stale};
 use crate::claims::{Claim, Claims, SessionInfo};
 use crate::shared::Shared;
-use crate::table::{SPARE, SessionHandle};
+use crate::table::SPARE;
 use crate::wire::Frame;
 use crate::{Event, Msgbuf, PeerId, Prefix, RequestId, RequestNumber, RespondReason, SessionId};
 
@@ -40,7 +40,7 @@ impl Server {
         };
         claims.close(id, |index, number| {
             if number > session.slots.get(index).map_or(0, |slot| slot.number) {
-                let id = RequestId::new(id, session.handle.round, index as u8, number);
+                let id = RequestId::new(session.handle, index as u8, number);
                 shared.events.push_back(Event::RequestAbandoned { id });
             }
         });
@@ -71,9 +71,8 @@ impl Server {
     ) -> bool {
         shared.stats.requests_received += 1;
         let id = claim.id();
-        let session = match self.sessions.get_mut(id.session()) {
-            Some(session) if session.handle.round == id.round() => session,
-            _ => return false,
+        let Some(session) = self.sessions.get_exact_mut(id.handle()) else {
+            return false;
         };
         shared.peers.record_heard(claim.peer(), now);
         session.active_at = session.active_at.max(now);
@@ -139,8 +138,8 @@ impl ServerSession {
             return;
         }
         if slot.phase == Phase::Executing {
-            let (SessionHandle { id, round }, slot_number) = (self.handle, slot.number);
-            abandon(shared, RequestId::new(id, round, index as u8, slot_number));
+            let last = RequestId::new(self.handle, index as u8, slot.number);
+            abandon(shared, last);
         }
         slot.recycle(shared);
         slot.number = number;

@@ -2,7 +2,7 @@
 //! clients ask for them.
 
 use super::slot::{Large, Phase};
-use super::{ACTIVE_NS, Server, abandon, block, overruns};
+use super::{ACTIVE_NS, Server, abandon, block};
 use crate::holdings::{Holder, Holding};
 use crate::shared::{Shared, SlotPlace};
 use crate::tail::{FragmentData, Tail};
@@ -89,7 +89,7 @@ impl Server {
         shared.receiving.remove(holding);
         slot.phase = Phase::Executing;
         slot.arrived_at = now;
-        let request = session.request_id(id, index);
+        let request = session.request_id(index);
         shared.stats.requests_received += 1;
         Some(Incoming::Request {
             id: request,
@@ -120,7 +120,7 @@ impl Server {
             return false;
         }
         // Before the claim: nobody takes a claimed request that is dropped here.
-        if overruns(shared, now, &session.slots[index]) {
+        if session.slots[index].overruns(shared, now) {
             return false;
         }
         self.claim(shared, now, peer, frame);
@@ -131,7 +131,7 @@ impl Server {
         }
         // No client waits for the former request of the slot.
         if session.slots[index].phase == Phase::Executing {
-            abandon(shared, session.request_id(id, index));
+            abandon(shared, session.request_id(index));
         }
         let slot = &mut session.slots[index];
         slot.release_memory(shared);

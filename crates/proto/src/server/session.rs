@@ -21,7 +21,7 @@ use crate::wire::{
     CreditReturn, FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Reject,
     flags,
 };
-use crate::{FrameSink, PeerId, Rejection, RequestId, RequestNumber, SessionId, SinkError};
+use crate::{FrameSink, PeerId, Rejection, RequestId, RequestNumber, SinkError};
 
 /// A small request and its response in the first slot need only the first two cache lines, and read
 /// only the first of them:
@@ -140,7 +140,7 @@ impl ServerSession {
             entry.phase,
             Phase::Done,
             "slot {slot} of {:?}",
-            self.handle.id
+            self.handle.id()
         );
         let len = entry.response_len();
         if len > self.fragment as usize {
@@ -163,7 +163,7 @@ impl ServerSession {
             entry.phase,
             Phase::Done,
             "slot {slot} of {:?}",
-            self.handle.id
+            self.handle.id()
         );
         let len = entry.response_len();
         let from = index as usize * self.fragment as usize;
@@ -301,7 +301,7 @@ impl ServerSession {
     }
 
     /// The id of the request in a slot.
-    pub(crate) fn request_id(&self, id: SessionId, slot: usize) -> RequestId {
-        RequestId::new(id, self.handle.round, slot as u8, self.slots[slot].number)
+    pub(crate) fn request_id(&self, slot: usize) -> RequestId {
+        RequestId::new(self.handle, slot as u8, self.slots[slot].number)
     }
 }

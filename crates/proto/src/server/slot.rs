@@ -1,12 +1,14 @@
 //! A slot of a server session: the last request's number and its response.
 use starling_msgbuf::Msgbuf;
 
-use crate::RequestNumber;
+use super::abandon;
+use crate::{RequestId, RequestNumber};
 use crate::cold_state;
 use crate::holdings::HoldingId;
 use crate::inline_message::InlineMessage;
 use crate::msgbuf_pool::is_bulky;
 use crate::shared::Shared;
+use crate::table::SessionHandle;
 use crate::transfer::ReceiveWindow;
 use crate::wire::flags;
 
@@ -85,6 +87,36 @@ impl Slot {
         if self.cold.is_bulky() {
             self.release_memory(shared);
         }
+    }
+
+    /// Whether a later request came to the slot in the very turn of the slot's last one: its client cannot
+    /// have the answer to that one, and has more requests on their way than slots. An honest client that has
+    /// just cancelled the last one repeats it.
+    #[cold]
+    pub(crate) fn overruns(&self, shared: &mut Shared, now: u64) -> bool {
+        let is_taken = matches!(self.phase, Phase::Executing | Phase::Done | Phase::Over);
+        // If the clock stood still since the last turn with requests, it does not tell the turns apart.
+        let overruns = is_taken && self.arrived_at == now && shared.requests_at != now;
+        shared.stats.slots_overrun += u64::from(overruns);
+        overruns
+    }
+
+    /// Whether the slot takes a later request. The one that it executes is then abandoned.
+    #[cold]
+    pub(crate) fn may_take_another(
+        &self,
+        shared: &mut Shared,
+        now: u64,
+        session: SessionHandle,
+        index: u8,
+    ) -> bool {
+        if self.overruns(shared, now) {
+            return false;
+        }
+        if self.phase == Phase::Executing {
+            abandon(shared, RequestId::new(session, index, self.number));
+        }
+        true
     }
 
     /// Gives back all memory that the last request held.

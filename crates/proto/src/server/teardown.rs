@@ -21,7 +21,7 @@ impl Server {
         };
         for index in 0..session.slots.count() {
             if (session.slots.get(index)).is_some_and(|slot| slot.phase == Phase::Executing) {
-                abandon(shared, session.request_id(id, index));
+                abandon(shared, session.request_id(index));
             }
         }
         for slot in session.slots.iter_mut() {
