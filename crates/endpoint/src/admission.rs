@@ -32,6 +32,8 @@
 //! since they were last empty (Maurer, "Fail at Scale", ACM Queue 13(8), 2015). A majority has to
 //! be late, so that one caller cannot cause the refusal of the others' calls.
 
+use std::time::Duration;
+
 use starling_call::header::DeadlineStamp;
 use starling_proto::PeerId;
 
@@ -153,6 +155,12 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
+    /// How long the caller still waits.
+    #[inline]
+    pub(crate) fn remaining(&self) -> Duration {
+        Duration::from_nanos(self.deadline_ns.saturating_sub(self.now_ns))
+    }
+
     #[inline]
     pub(crate) fn without_deadline(now_ns: u64) -> Self {
         Self {

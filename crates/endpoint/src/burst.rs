@@ -1,7 +1,7 @@
 //! Handles one burst of datagrams, frame by frame.
 
 use starling_io::{Clock, Ecn, IoError, Mark, PacketIo, PacketRx, PacketTx};
-use starling_proto::{Body, Frames, Incoming, Protocol, Tail, Upcoming};
+use starling_proto::{Body, Frames, Incoming, PeerId, Protocol, Tail, Upcoming};
 
 use crate::client::CallId;
 use crate::convert::proto_source;
@@ -43,8 +43,12 @@ impl<'a, I: PacketIo> Burst<'a, I> {
         loop {
             while let Some(upcoming) = parts.core.proto.upcoming(&self.frames) {
                 match upcoming {
-                    Upcoming::Requests => parts.handle_requests(&mut self.frames, tx)?,
-                    Upcoming::Responses => parts.handle_responses(&mut self.frames, tx)?,
+                    Upcoming::Requests(peer) => {
+                        parts.handle_requests(peer, &mut self.frames, tx)?;
+                    }
+                    Upcoming::Responses(peer) => {
+                        parts.handle_responses(peer, &mut self.frames, tx)?;
+                    }
                     Upcoming::Other => parts.handle_other(&mut self.frames, tx)?,
                 }
             }
@@ -143,13 +147,22 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
     /// Handles requests of one packet each, as many as follow one another.
     // Apart from the responses: an endpoint has many of one kind, and each kind uses all registers.
     #[inline(never)]
-    fn handle_requests(&mut self, frames: &mut Frames<'_>, tx: &mut I::Tx) -> Result<(), IoError> {
-        while let Some((peer, frame)) = self.core.proto.poll_request(frames) {
+    fn handle_requests(
+        &mut self,
+        peer: PeerId,
+        frames: &mut Frames<'_>,
+        tx: &mut I::Tx,
+    ) -> Result<(), IoError> {
+        while let Some(frame) = self.core.proto.poll_request(frames) {
             let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
             if let Some(id) = (self.core.proto).handle_request(now, peer, frame, sink) {
                 self.clock.mark(Mark::Taken);
-                let bytes = PayloadBytes::InPlace(frame.payload());
-                self.handle_request(tx, id, peer, frame.ext(), bytes);
+                if frame.ext() {
+                    let bytes = PayloadBytes::InPlace(frame.payload());
+                    self.handle_request(tx, id, peer, true, bytes);
+                } else {
+                    self.handle_plain_request(tx, id, peer, frame.payload());
+                }
             }
             self.end_frame(tx)?;
         }
@@ -158,8 +171,13 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
 
     /// Handles responses of one packet each, as many as follow one another.
     #[inline(never)]
-    fn handle_responses(&mut self, frames: &mut Frames<'_>, tx: &mut I::Tx) -> Result<(), IoError> {
-        while let Some((peer, frame)) = self.core.proto.poll_response(frames) {
+    fn handle_responses(
+        &mut self,
+        peer: PeerId,
+        frames: &mut Frames<'_>,
+        tx: &mut I::Tx,
+    ) -> Result<(), IoError> {
+        while let Some(frame) = self.core.proto.poll_response(frames) {
             let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
             if let Some((session, tag)) = (self.core.proto).handle_response(now, peer, frame, sink)
             {
@@ -168,8 +186,12 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
                     session,
                     number: frame.number(),
                 };
-                let bytes = PayloadBytes::InPlace(frame.payload());
-                self.handle_response(tx, tag, id, frame.ext(), bytes);
+                if frame.ext() {
+                    let bytes = PayloadBytes::InPlace(frame.payload());
+                    self.handle_response(tx, tag, id, true, bytes);
+                } else {
+                    self.handle_plain_response(tx, tag, id, frame.payload());
+                }
             }
             self.end_frame(tx)?;
         }

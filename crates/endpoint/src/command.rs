@@ -9,7 +9,7 @@ use crate::convert::unsent;
 use crate::core::Core;
 use crate::error::CallError;
 use crate::local::Command;
-use crate::payload::{Payload, PayloadBytes};
+use crate::payload::Payload;
 
 impl<R> Core<R> {
     /// Executes a command.
@@ -58,9 +58,9 @@ impl<R> Core<R> {
 
     /// A buffer for a payload to be kept in, if it needs one.
     pub(crate) fn spare_for(&mut self, payload: &Payload<'_>) -> Msgbuf {
-        match &payload.bytes {
-            PayloadBytes::InPlace(_) => self.proto.buffer(),
-            PayloadBytes::Reassembled(_) => Msgbuf::new(),
+        match payload {
+            Payload::InPlace { .. } => self.proto.buffer(),
+            Payload::Reassembled { .. } => Msgbuf::new(),
         }
     }
 

@@ -24,18 +24,60 @@ pub(crate) type InlineFn<I> = dyn FnMut(&mut Context<'_, I>, Request<'_>, Reply<
 pub struct Handler<I: PacketIo>(pub(crate) HandlerKind<I>);
 
 pub(crate) enum HandlerKind<I: PacketIo> {
-    Inline(InlineHandler<I>),
-    /// Inline, and its requests need room to wait.
+    /// Inline: it may make calls, defer its answer, and spawn futures.
+    OfEndpoint(Box<InlineFn<I>>),
+    /// Inline: it answers, and knows no endpoint.
+    Unary(Box<UnaryFn>),
+    /// As `OfEndpoint`, but its requests need room to wait.
     Deferring(Box<InlineFn<I>>),
     Worker(WorkerHandler),
 }
 
+impl<I: PacketIo> HandlerKind<I> {
+    /// Whether its requests may wait outside the handler.
+    pub(crate) fn may_wait(&self) -> bool {
+        matches!(self, Self::Deferring(_) | Self::Worker(_))
+    }
+
+    /// The function that runs requests in the endpoint's own thread, if they need no room to wait.
+    #[inline]
+    pub(crate) fn immediate(&mut self) -> Option<InlineHandler<'_, I>> {
+        match self {
+            Self::OfEndpoint(handler) => Some(InlineHandler::OfEndpoint(&mut **handler)),
+            Self::Unary(handler) => Some(InlineHandler::Unary(handler)),
+            Self::Deferring(_) | Self::Worker(_) => None,
+        }
+    }
+
+    /// The function that runs requests in the endpoint's own thread.
+    pub(crate) fn inline(&mut self) -> Option<InlineHandler<'_, I>> {
+        match self {
+            Self::Deferring(handler) => Some(InlineHandler::OfEndpoint(&mut **handler)),
+            other => other.immediate(),
+        }
+    }
+}
+
 /// A handler that runs in the endpoint's own thread.
-pub(crate) enum InlineHandler<I: PacketIo> {
-    /// It may make calls, defer its answer, and spawn futures.
-    OfEndpoint(Box<InlineFn<I>>),
-    /// It answers, and knows no endpoint.
-    Unary(Box<UnaryFn>),
+pub(crate) enum InlineHandler<'a, I: PacketIo> {
+    OfEndpoint(&'a mut InlineFn<I>),
+    Unary(&'a mut UnaryFn),
+}
+
+impl<I: PacketIo> InlineHandler<'_, I> {
+    /// Runs a request. `request` is built where it is handed over.
+    #[inline(always)]
+    pub(crate) fn run<'r>(
+        self,
+        context: &mut Context<'_, I>,
+        request: impl FnOnce() -> Request<'r>,
+        reply: Reply<'_>,
+    ) {
+        match self {
+            Self::OfEndpoint(handler) => handler(context, request(), reply),
+            Self::Unary(handler) => reply.answer_with(request(), handler),
+        }
+    }
 }
 
 impl<I: PacketIo> Handler<I> {
@@ -44,9 +86,7 @@ impl<I: PacketIo> Handler<I> {
     pub fn inline(
         handler: impl FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + Send + 'static,
     ) -> Self {
-        Self(HandlerKind::Inline(InlineHandler::OfEndpoint(Box::new(
-            handler,
-        ))))
+        Self(HandlerKind::OfEndpoint(Box::new(handler)))
     }
 
     /// Runs as an inline handler does, and usually defers its answer. While too many requests wait,
@@ -63,7 +103,7 @@ impl<I: PacketIo> Handler<I> {
 
     /// Runs as an inline handler does. It knows no endpoint and no device.
     pub fn unary(handler: Box<UnaryFn>) -> Self {
-        Self(HandlerKind::Inline(InlineHandler::Unary(handler)))
+        Self(HandlerKind::Unary(handler))
     }
 
     /// Runs as a worker handler does. It knows no endpoint and no device.
@@ -80,8 +120,8 @@ impl<I: PacketIo> Handler<I> {
     /// The function that workers run, if the handler runs in workers.
     pub(crate) fn for_workers(&self) -> Option<WorkerHandler> {
         match &self.0 {
-            HandlerKind::Inline(_) | HandlerKind::Deferring(_) => None,
             HandlerKind::Worker(handler) => Some(WorkerHandler::clone(handler)),
+            _ => None,
         }
     }
 }

@@ -84,15 +84,24 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let sleep = SleepState::new(io.waker());
         let abandoned = Arc::new(Abandoned::new(Arc::clone(&sleep)));
         let shared = Shared::new(Arc::clone(&abandoned), Arc::clone(&sleep));
+        let mut parts = Parts {
+            tables: Tables::new(Arc::clone(&abandoned)),
+            core: Core::new(
+                proto,
+                now_ns,
+                &config,
+                Arc::clone(&shared),
+                abandoned,
+                Arc::clone(&sleep),
+            ),
+            dispatch: None,
+            clock,
+            cadence: FlushCadence::default(),
+        };
+        parts.tables.reply.answer.message = parts.core.proto.buffer();
         Ok(Self {
-            executor: Executor::new(Arc::clone(&shared), Arc::clone(&sleep), MAX_FUTURES),
-            parts: Parts {
-                tables: Tables::new(Arc::clone(&abandoned)),
-                core: Core::new(proto, now_ns, &config, shared, abandoned, sleep),
-                dispatch: None,
-                clock,
-                cadence: FlushCadence::default(),
-            },
+            executor: Executor::new(shared, sleep, MAX_FUTURES),
+            parts,
             released: Vec::new(),
             idle: config.idle,
             active_ns: now_ns,

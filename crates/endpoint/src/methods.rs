@@ -6,7 +6,7 @@ use starling_call::MethodId;
 use starling_io::PacketIo;
 
 use crate::admission::RunTime;
-use crate::context::{Handler, HandlerKind, InlineHandler};
+use crate::context::{Handler, HandlerKind};
 use crate::workers::WorkerHandler;
 
 struct Bucket<I: PacketIo> {
@@ -102,9 +102,7 @@ impl<I: PacketIo> Methods<I> {
         let index = self.bucket(method.0);
         let handler = &mut self.buckets[index].handler;
         *handler = match handler.take() {
-            Some(HandlerKind::Inline(InlineHandler::OfEndpoint(run))) => {
-                Some(HandlerKind::Deferring(run))
-            }
+            Some(HandlerKind::OfEndpoint(run)) => Some(HandlerKind::Deferring(run)),
             other => other,
         };
     }

@@ -40,6 +40,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
             Running::Endpoint => resume_unwind(panic),
             Running::Handler => {
                 self.finish_uncommon(tx, true);
+                self.tables.reply.end_uncommon();
                 handler_panic::discard(panic);
             }
             Running::Continuation => {

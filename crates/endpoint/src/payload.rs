@@ -3,20 +3,30 @@
 use starling_call::{OwnedMessage, header};
 use starling_proto::{Body, Msgbuf};
 
-/// A received payload with a validated header.
+/// A received payload whose header was validated.
 #[derive(Debug)]
-pub(crate) struct Payload<'a> {
-    pub(crate) bytes: PayloadBytes<'a>,
-    /// Where the fields of the extension would begin.
-    pub(crate) fields_at: u32,
-    pub(crate) body_at: u32,
+pub(crate) enum Payload<'a> {
+    /// In the receive buffer.
+    InPlace {
+        /// The fields of the extension, if there is one.
+        fields: Option<&'a [u8]>,
+        body: &'a [u8],
+    },
+    /// Reassembled. To keep it, the message is moved out and an empty one left.
+    Reassembled {
+        message: &'a mut Msgbuf,
+        /// Where the fields of the extension would begin.
+        fields_at: u32,
+        body_at: u32,
+    },
 }
 
+/// A received payload whose header is not read yet.
 #[derive(Debug)]
 pub(crate) enum PayloadBytes<'a> {
     /// In the receive buffer.
     InPlace(&'a [u8]),
-    /// Reassembled. To keep it, the message is moved out and an empty one left.
+    /// Reassembled.
     Reassembled(&'a mut Msgbuf),
 }
 
@@ -36,37 +46,63 @@ impl<'a> PayloadBytes<'a> {
             Self::Reassembled(message) => message.head(),
         }
     }
+
+    /// The parts of a payload. The header was read from these bytes, so the places are in them.
+    pub(crate) fn split(self, fields_at: usize, body_at: usize) -> Payload<'a> {
+        match self {
+            Self::InPlace(bytes) => Payload::InPlace {
+                fields: Some(header::fields_between(bytes, fields_at, body_at)),
+                body: bytes.get(body_at..).unwrap_or(&[]),
+            },
+            Self::Reassembled(message) => Payload::Reassembled {
+                message,
+                fields_at: fields_at as u32,
+                body_at: body_at as u32,
+            },
+        }
+    }
 }
 
 impl Payload<'_> {
-    /// Bytes of the whole message.
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.as_slice().len()
+    #[inline]
+    pub(crate) fn body(&self) -> &[u8] {
+        match self {
+            Self::InPlace { body, .. } => body,
+            Self::Reassembled {
+                message, body_at, ..
+            } => message.head().get(*body_at as usize..).unwrap_or(&[]),
+        }
     }
 
     #[inline]
-    pub(crate) fn body(&self) -> &[u8] {
-        // In bounds: the header was parsed from these bytes.
-        let bytes = self.bytes.as_slice();
-        bytes.get(self.body_at as usize..).unwrap_or(&[])
-    }
-
     pub(crate) fn fields(&self) -> &[u8] {
-        let (from, to) = (self.fields_at as usize, self.body_at as usize);
-        header::fields_between(self.bytes.as_slice(), from, to)
+        match self {
+            Self::InPlace { fields, .. } => fields.unwrap_or(&[]),
+            Self::Reassembled {
+                message,
+                fields_at,
+                body_at,
+            } => header::fields_between(message.head(), *fields_at as usize, *body_at as usize),
+        }
     }
 
     /// The message, to keep it: a large one is moved, a small one is copied into `spare`.
     pub(crate) fn into_owned(self, spare: Msgbuf) -> OwnedMessage {
-        let message = match self.bytes {
-            PayloadBytes::InPlace(bytes) => {
+        match self {
+            Self::InPlace { fields, body } => {
                 let mut message = spare;
                 message.clear();
-                message.head_mut().extend_from_slice(bytes);
-                message
+                let head = message.head_mut();
+                head.extend_from_slice(fields.unwrap_or(&[]));
+                let body_at = head.len() as u32;
+                head.extend_from_slice(body);
+                OwnedMessage::new(message, 0, body_at)
             }
-            PayloadBytes::Reassembled(message) => std::mem::take(message),
-        };
-        OwnedMessage::new(message, self.fields_at, self.body_at)
+            Self::Reassembled {
+                message,
+                fields_at,
+                body_at,
+            } => OwnedMessage::new(std::mem::take(message), fields_at, body_at),
+        }
     }
 }

@@ -9,7 +9,7 @@ use starling_io::{Clock, PacketIo};
 use starling_proto::{PeerId, RequestId};
 
 use crate::admission::Timing;
-use crate::context::{Context, HandlerKind, InlineHandler};
+use crate::context::{Context, HandlerKind};
 use crate::convert::io_peer;
 use crate::handler_panic::{self, Running};
 use crate::parts::Parts;
@@ -20,7 +20,7 @@ use crate::server::{Answer, Reply, ReplyOutcome, Request, RequestInfo};
 use crate::timers::NEVER;
 use crate::workers::{Job, WorkerHandler};
 
-/// A request with an extension that is run.
+/// A request that is run.
 struct Admitted {
     body_at: usize,
     continues_stream: bool,
@@ -28,9 +28,58 @@ struct Admitted {
     timing: Option<Timing>,
 }
 
+impl Default for Admitted {
+    /// Without an extension.
+    fn default() -> Self {
+        Self {
+            body_at: REQUEST_BODY_AT,
+            continues_stream: false,
+            timing: None,
+        }
+    }
+}
+
 impl<I: PacketIo, C: Clock> Parts<I, C> {
-    /// Handles a request that arrived. [`Parts::recover`] deals with panics in it.
+    /// Handles a request without an extension in the receive buffer, while the endpoint takes new
+    /// requests. [`Parts::recover`] deals with panics in it.
     #[inline(always)]
+    pub(crate) fn handle_plain_request(
+        &mut self,
+        tx: &mut I::Tx,
+        id: RequestId,
+        peer: PeerId,
+        payload: &[u8],
+    ) {
+        let tables = &mut self.tables;
+        if let Some((method, body)) = header::split_method(payload)
+            && let Some(handler) = tables.methods.find(method)
+            && let Some(handler) = handler.immediate()
+        {
+            self.core.stats.requests += 1;
+            let slot = &mut tables.reply;
+            slot.id = id;
+            slot.ok = false;
+            tables.running = Running::Handler;
+            tables.last_method = method;
+            let context = &mut Context {
+                core: &mut self.core,
+                tx: &mut *tx,
+            };
+            let request = || Request {
+                payload: Payload::InPlace { fields: None, body },
+                method,
+                peer: io_peer(peer),
+                timing: None,
+            };
+            handler.run(context, request, Reply { slot });
+            self.finish_inline(tx);
+        } else {
+            self.handle_request(tx, id, peer, false, PayloadBytes::InPlace(payload));
+        }
+    }
+
+    /// Handles a request that arrived. [`Parts::recover`] deals with panics in it.
+    #[inline(never)]
     pub(crate) fn handle_request(
         &mut self,
         tx: &mut I::Tx,
@@ -39,125 +88,87 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         ext: bool,
         bytes: PayloadBytes<'_>,
     ) {
-        let core = &mut self.core;
-        core.stats.requests += 1;
-        let reply = &mut self.tables.reply;
-        reply.id = id;
-        if reply.answer.message.capacity() == 0 {
-            reply.answer.message = core.proto.buffer();
-        }
-        let Some(method) = header::method_of(bytes.as_slice()) else {
+        self.core.stats.requests += 1;
+        self.tables.reply.id = id;
+        let Some((method, _)) = header::split_method(bytes.as_slice()) else {
             return self.refuse(tx, Refusal::Malformed(HeaderError::Truncated));
         };
-        let mut timing = Timing::without_deadline(core.now_ns);
-        let mut body_at = REQUEST_BODY_AT;
-        let mut continues_stream = false;
+        let mut admitted = Admitted::default();
         if ext {
-            match self.admit(peer, method, bytes.as_slice()) {
-                Ok(admitted) => {
-                    body_at = admitted.body_at;
-                    continues_stream = admitted.continues_stream;
-                    timing = admitted.timing.unwrap_or(timing);
-                }
+            admitted = match self.admit(peer, method, bytes.as_slice()) {
+                Ok(admitted) => admitted,
                 Err(refusal) => return self.refuse(tx, refusal),
             }
         }
         // A stream that has begun is a call in progress.
-        if self.core.draining && !continues_stream {
+        if self.core.draining && !admitted.continues_stream {
             return self.refuse(tx, Refusal::Draining);
         }
-        let info = RequestInfo {
+        let length = bytes.as_slice().len();
+        let request = Request {
+            payload: bytes.split(REQUEST_FIELDS_AT, admitted.body_at),
             method,
             peer: io_peer(peer),
-            timing,
+            timing: admitted.timing,
         };
-        let payload = Payload {
-            bytes,
-            fields_at: REQUEST_FIELDS_AT as u32,
-            body_at: body_at as u32,
-        };
-        let tables = &mut self.tables;
-        match tables.methods.find(method) {
-            Some(HandlerKind::Inline(handler)) => {
-                let slot = &mut tables.reply;
-                slot.deadline_ns = timing.deadline_ns;
-                slot.ok = false;
-                tables.running = Running::Handler;
-                tables.last_method = method;
-                let context = &mut Context {
-                    core: &mut self.core,
-                    tx: &mut *tx,
-                };
-                // Each arm builds its arguments where it needs them.
-                match handler {
-                    InlineHandler::OfEndpoint(handler) => {
-                        let request = Request { payload, info };
-                        handler(context, request, Reply { slot });
-                    }
-                    InlineHandler::Unary(handler) => {
-                        let request = Request { payload, info };
-                        Reply { slot }.answer_with(request, handler);
-                    }
-                }
-                self.finish_inline(tx, method);
-            }
-            Some(HandlerKind::Deferring(_) | HandlerKind::Worker(_)) => {
-                self.begin_waiting(tx, Request { payload, info });
-            }
+        match self.tables.methods.find(method) {
+            Some(handler) if !handler.may_wait() => self.run(tx, request, None),
+            Some(_) => self.begin_waiting(tx, request, length),
             None => self.refuse(tx, Refusal::UnknownMethod(method)),
         }
     }
 
-    /// Begins a request that may wait outside its handler, if there is room for it.
-    // Apart, so that requests that are answered at once pay nothing for it.
-    #[inline(never)]
-    fn begin_waiting(&mut self, tx: &mut I::Tx, request: Request<'_>) {
-        let RequestInfo {
-            method,
-            peer,
-            timing,
-        } = request.info;
-        let bytes = request.payload.len();
-        let holding = Holding { peer, bytes };
+    /// Runs a handler in this thread. `holding`: the room that the request takes if it is deferred.
+    fn run(&mut self, tx: &mut I::Tx, request: Request<'_>, holding: Option<Holding>) {
+        let tables = &mut self.tables;
+        let Request { method, timing, .. } = request;
+        let handler = tables.methods.find(method);
+        let Some(handler) = handler.and_then(HandlerKind::inline) else {
+            unreachable!("the caller found one");
+        };
+        let slot = &mut tables.reply;
+        slot.ok = false;
+        slot.holding = holding;
+        slot.deadline_ns = timing.map_or(NEVER, |timing| timing.deadline_ns);
+        tables.running = Running::Handler;
+        tables.last_method = method;
+        let context = &mut Context {
+            core: &mut self.core,
+            tx: &mut *tx,
+        };
+        handler.run(context, || request, Reply { slot });
+        if let Some(timing) = timing {
+            let now_ns = self.clock.now_ns();
+            (self.tables.methods).record_run_time(method, timing.now_ns, now_ns);
+        }
+        self.finish_inline(tx);
+        self.tables.reply.end_uncommon();
+    }
+
+    /// Begins a request of so many bytes that may wait outside its handler, if there is room for it.
+    fn begin_waiting(&mut self, tx: &mut I::Tx, request: Request<'_>, bytes: usize) {
+        let holding = Holding {
+            peer: request.peer,
+            bytes,
+        };
         if !self.core.pending.admits(holding) {
             return self.refuse(tx, Refusal::WaitingFull);
         }
-        let tables = &mut self.tables;
-        let slot = &mut tables.reply;
-        match tables.methods.find(method) {
-            Some(HandlerKind::Deferring(handler)) => {
-                slot.deadline_ns = timing.deadline_ns;
-                slot.ok = false;
-                slot.holding = Some(holding);
-                tables.running = Running::Handler;
-                tables.last_method = method;
-                let context = &mut Context {
-                    core: &mut self.core,
-                    tx: &mut *tx,
-                };
-                handler(context, request, Reply { slot });
-                self.finish_inline(tx, method);
-                self.tables.reply.holding = None;
-            }
+        match self.tables.methods.find(request.method) {
             Some(HandlerKind::Worker(handler)) => {
                 let handler = Arc::clone(handler);
-                let (id, answer) = (slot.id, std::mem::take(&mut slot.answer));
-                self.submit_to_workers(tx, handler, id, holding, request, answer);
+                self.submit_to_workers(tx, handler, holding, request);
             }
-            Some(HandlerKind::Inline(_)) | None => unreachable!("the caller found another kind"),
+            _ => self.run(tx, request, Some(holding)),
         }
     }
 
     /// Answers a request whose inline handler has returned.
     #[inline(always)]
-    fn finish_inline(&mut self, tx: &mut I::Tx, method: MethodId) {
+    fn finish_inline(&mut self, tx: &mut I::Tx) {
         let (core, tables) = (&mut self.core, &mut self.tables);
         tables.running = Running::Endpoint;
         let reply = &mut tables.reply;
-        if reply.deadline_ns != NEVER {
-            let now_ns = self.clock.now_ns();
-            (tables.methods).record_run_time(method, tables.began_ns, now_ns);
-        }
         if reply.ok {
             core.answer_ok(tx, reply.id, &mut reply.answer);
         } else {
@@ -168,7 +179,6 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
 
     /// Reads the extension of a request, and decides whether a request with a deadline is worth
     /// running.
-    #[inline(always)]
     fn admit(&mut self, peer: PeerId, method: MethodId, bytes: &[u8]) -> Result<Admitted, Refusal> {
         let extension = RequestExtension::parse(bytes).map_err(Refusal::Malformed)?;
         let mut admitted = Admitted {
@@ -186,9 +196,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
                 false => admission.admit(now_ns, sender, stamp, run_time),
                 true => admission.admit_to_stream(now_ns, sender, stamp),
             };
-            let timing = timing.map_err(Refusal::NotAdmitted)?;
-            self.tables.began_ns = timing.now_ns;
-            admitted.timing = Some(timing);
+            admitted.timing = Some(timing.map_err(Refusal::NotAdmitted)?);
         }
         Ok(admitted)
     }
@@ -217,6 +225,8 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
                         tables.methods.set_deferring(tables.last_method);
                     }
                 }
+                // The reply has taken the other one.
+                reply.answer.message = core.proto.buffer();
                 return;
             }
             _ if panicked => handler_panic::status(),
@@ -231,25 +241,29 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         &mut self,
         tx: &mut I::Tx,
         handler: WorkerHandler,
-        id: RequestId,
         holding: Holding,
         request: Request<'_>,
-        mut answer: Answer,
     ) {
-        let core = &mut self.core;
+        let (core, reply) = (&mut self.core, &mut self.tables.reply);
+        let id = reply.id;
         let Some(workers) = &mut self.dispatch else {
             let status = Status::internal(
                 "the method runs in a worker, and the server has none: it should start_workers; the \
                  call did not run",
             )
             .with_not_run();
-            core.answer_status(tx, id, &mut answer, &status);
-            return core.proto.recycle(answer.message);
+            return core.answer_status(tx, id, &mut reply.answer, &status);
         };
-        let Request { payload, info } = request;
-        let spare = core.spare_for(&payload);
+        let next = Answer::of(core.proto.buffer());
+        let answer = std::mem::replace(&mut reply.answer, next);
+        let info = RequestInfo {
+            method: request.method,
+            peer: request.peer,
+            timing: (request.timing).unwrap_or(Timing::without_deadline(core.now_ns)),
+        };
+        let spare = core.spare_for(&request.payload);
         let mut job = core.spare_jobs.pop().unwrap_or_else(Job::empty);
-        let state = job.fill(id, handler, payload.into_owned(spare), info, answer);
+        let state = job.fill(id, handler, request.payload.into_owned(spare), info, answer);
         match workers.submit(job) {
             Ok(()) => {
                 (core.pending).insert(id, state, info.timing.deadline_ns, Some(holding));

@@ -16,7 +16,7 @@ use crate::payload::{Payload, PayloadBytes};
 
 impl<I: PacketIo, C: Clock> Parts<I, C> {
     /// Handles the response to a call. [`Parts::recover`] deals with panics in it.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn handle_response(
         &mut self,
         tx: &mut I::Tx,
@@ -29,18 +29,28 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         let mut body_at = 0;
         if ext {
             match read_extension(&mut self.core, bytes.as_slice()) {
-                Ok(at) => body_at = at as u32,
+                Ok(at) => body_at = at,
                 Err(status) => return self.complete(tx, call, id, || Err(status)),
             }
         }
         self.complete(tx, call, id, || {
-            let payload = Payload {
-                bytes,
-                fields_at: RESPONSE_FIELDS_AT as u32,
-                body_at,
-            };
+            let payload = bytes.split(RESPONSE_FIELDS_AT, body_at);
             Ok(Response { payload })
         });
+    }
+
+    /// As [`Parts::handle_response`], for a response without an extension in the receive buffer.
+    #[inline(always)]
+    pub(crate) fn handle_plain_response(
+        &mut self,
+        tx: &mut I::Tx,
+        tag: Tag,
+        id: CallId,
+        body: &[u8],
+    ) {
+        let call = self.core.end_call(tag);
+        let payload = || Payload::InPlace { fields: None, body };
+        self.complete(tx, call, id, || Ok(Response { payload: payload() }));
     }
 
     /// Ends a call that has no response.

@@ -16,9 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use starling_call::header::{
-    self, MAX_EXTENSION, REQUEST_BODY_AT, ResponseParts, STREAM_RESPONSE_LEN,
-};
+use starling_call::header::{self, MAX_EXTENSION, ResponseParts, STREAM_RESPONSE_LEN};
 use starling_call::{
     Encoding, Metadata, MetadataView, MethodId, OwnedMessage, RequestView, ResponseBuilder, Status,
     StreamPosition, UnaryFn,
@@ -41,35 +39,31 @@ pub(crate) struct RequestInfo {
     pub(crate) timing: Timing,
 }
 
-macro_rules! request_getters {
-    () => {
-        /// The method that was called.
-        pub fn method(&self) -> MethodId {
-            self.info.method
-        }
-
-        /// The calling peer, as the device numbers it.
-        pub fn peer(&self) -> PeerId {
-            self.info.peer
-        }
-
-        /// When the caller gives up, in nanoseconds of the endpoint's clock.
-        pub fn deadline_ns(&self) -> Option<u64> {
-            let deadline_ns = self.info.timing.deadline_ns;
-            (deadline_ns != NEVER).then_some(deadline_ns)
-        }
-    };
-}
-
 /// A request, in place in the receive buffer.
 #[derive(Debug)]
 pub struct Request<'a> {
     pub(crate) payload: Payload<'a>,
-    pub(crate) info: RequestInfo,
+    pub(crate) method: MethodId,
+    pub(crate) peer: PeerId,
+    /// If it has a deadline.
+    pub(crate) timing: Option<Timing>,
 }
 
 impl Request<'_> {
-    request_getters!();
+    /// The method that was called.
+    pub fn method(&self) -> MethodId {
+        self.method
+    }
+
+    /// The calling peer, as the device numbers it.
+    pub fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// When the caller gives up, in nanoseconds of the endpoint's clock.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.timing.map(|timing| timing.deadline_ns)
+    }
 
     /// The body.
     #[inline]
@@ -85,10 +79,10 @@ impl Request<'_> {
     /// The encoding of the request, which the response must have, too.
     #[inline]
     pub fn encoding(&self) -> Encoding {
-        if self.payload.body_at == REQUEST_BODY_AT as u32 {
-            return Encoding::Native;
+        match self.payload.fields() {
+            [] => Encoding::Native,
+            fields => header::encoding_of(fields),
         }
-        header::encoding_of(self.payload.fields())
     }
 
     /// The position in a stream, if the caller gave one.
@@ -98,8 +92,7 @@ impl Request<'_> {
 
     /// How long the caller still waits: the timeout for nested calls.
     pub fn remaining(&self) -> Option<Duration> {
-        self.deadline_ns()
-            .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.info.timing.now_ns)))
+        self.timing.map(|timing| timing.remaining())
     }
 
     /// The request, to keep it longer than the handler runs. A large one is moved, a small one
@@ -111,11 +104,7 @@ impl Request<'_> {
     /// The request, for a handler that knows no endpoint.
     #[inline]
     fn view(&self) -> RequestView<'_> {
-        let remaining = match self.info.timing.deadline_ns {
-            NEVER => None,
-            _ => self.remaining(),
-        };
-        RequestView::new(self.payload.body(), self.payload.fields(), remaining)
+        RequestView::new(self.payload.body(), self.payload.fields(), self.remaining())
     }
 }
 
@@ -279,7 +268,6 @@ macro_rules! answer_writers {
     };
 }
 pub(crate) use answer_writers;
-pub(crate) use request_getters;
 
 /// How a handler left its reply, if it neither succeeded nor dropped the reply.
 #[derive(Debug)]
@@ -315,6 +303,14 @@ impl ReplySlot {
             holding: None,
             abandoned,
         }
+    }
+}
+
+impl ReplySlot {
+    /// What only some requests have is over.
+    pub(crate) fn end_uncommon(&mut self) {
+        self.deadline_ns = NEVER;
+        self.holding = None;
     }
 }
 
@@ -527,7 +523,7 @@ impl Abandoned {
         queue.push(reply);
         self.any.store(true, Ordering::Release);
         drop(queue);
-        self.sleep.leave_work();
+        self.sleep.leave_unexpected_work();
     }
 
     #[inline]

@@ -43,6 +43,13 @@ impl SleepState {
         }
     }
 
+    /// As [`SleepState::leave_work`], and wakes the device in any case: its owner may sleep on it without
+    /// this loop, and does not know of this work.
+    pub(crate) fn leave_unexpected_work(&self) {
+        self.left.store(true, Ordering::SeqCst);
+        self.device.wake();
+    }
+
     /// Whether work may have been left.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {

@@ -22,8 +22,6 @@ pub(crate) struct Tables<I: PacketIo> {
     pub(crate) reply: ReplySlot,
     /// Whose code is to blame if something panics now.
     pub(crate) running: Running,
-    /// When the last request with a deadline was begun.
-    pub(crate) began_ns: u64,
     /// The method of the inline handler that ran last.
     pub(crate) last_method: MethodId,
 }
@@ -36,7 +34,6 @@ impl<I: PacketIo> Tables<I> {
             claimable: None,
             reply: ReplySlot::new(abandoned),
             running: Running::Endpoint,
-            began_ns: 0,
             last_method: MethodId(0),
         }
     }

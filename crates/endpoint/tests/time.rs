@@ -5,7 +5,7 @@ mod common;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{Pair, endpoint, endpoint_with, ms, settle};
+use common::{Pair, endpoint, endpoint_with, ms, requests_of_turn, settle};
 use starling_endpoint::{
     CallOptions, Endpoint, EndpointConfig, Handler, MethodId, Secrets, SessionState,
 };
@@ -56,7 +56,7 @@ fn readings(batched_timestamps: bool) -> u64 {
         settle(&mut [client]);
     }
     let before = clock.0.get();
-    assert_eq!(server.poll().unwrap().requests, 3);
+    assert_eq!(requests_of_turn(&mut server), 3);
     clock.0.get() - before
 }
 
@@ -111,7 +111,7 @@ fn answers(step_ns: u64) -> u64 {
             .unwrap();
     }
     settle(&mut [&mut client]);
-    assert_eq!(server.poll().unwrap().requests, 40);
+    assert_eq!(requests_of_turn(&mut server), 40);
     let before = client.stats().datagrams;
     settle(&mut [&mut client]);
     assert_eq!(client.stats().completions, 40);

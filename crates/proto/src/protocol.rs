@@ -52,10 +52,12 @@ impl Frames<'_> {
 /// Which methods handle the next frames of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upcoming {
-    /// Requests of one packet: [`Protocol::poll_request`] and [`Protocol::handle_request`].
-    Requests,
-    /// Responses of one packet: [`Protocol::poll_response`] and [`Protocol::handle_response`].
-    Responses,
+    /// Requests of one packet, from this peer: [`Protocol::poll_request`] and
+    /// [`Protocol::handle_request`].
+    Requests(PeerId),
+    /// Responses of one packet, from this peer: [`Protocol::poll_response`] and
+    /// [`Protocol::handle_response`].
+    Responses(PeerId),
     /// Any other frame: [`Protocol::handle_other`].
     Other,
 }
@@ -245,7 +247,7 @@ impl Protocol {
     ) -> Option<Incoming<'a>> {
         loop {
             let incoming = match self.upcoming(frames)? {
-                Upcoming::Requests => self.poll_request(frames).and_then(|(peer, frame)| {
+                Upcoming::Requests(peer) => self.poll_request(frames).and_then(|frame| {
                     let id = self.handle_request(now, peer, frame, sink)?;
                     Some(Incoming::Request {
                         id,
@@ -254,7 +256,7 @@ impl Protocol {
                         body: Body::Borrowed(frame.payload),
                     })
                 }),
-                Upcoming::Responses => self.poll_response(frames).and_then(|(peer, frame)| {
+                Upcoming::Responses(peer) => self.poll_response(frames).and_then(|frame| {
                     let (session, tag) = self.handle_response(now, peer, frame, sink)?;
                     Some(Incoming::Response {
                         session,
@@ -276,33 +278,31 @@ impl Protocol {
     #[inline]
     pub fn upcoming(&self, frames: &Frames<'_>) -> Option<Upcoming> {
         let first = frames.rest.first()?;
-        let is_of_peer = frames.peer.is_some();
-        Some(if is_of_peer && Kind::Request.is_of(*first) && self.shared.fast_path {
-            Upcoming::Requests
-        } else if is_of_peer && Kind::Response.is_of(*first) {
-            Upcoming::Responses
-        } else {
-            Upcoming::Other
+        Some(match frames.peer {
+            Some(peer) if Kind::Request.is_of(*first) && self.shared.fast_path => {
+                Upcoming::Requests(peer)
+            }
+            Some(peer) if Kind::Response.is_of(*first) => Upcoming::Responses(peer),
+            _ => Upcoming::Other,
         })
     }
 
-    /// The next frame of a datagram and its sender, if the frame is a request of one packet. It is
-    /// for [`Protocol::handle_request`], unless [`Protocol::upcoming`] says otherwise.
+    /// The next frame of a datagram, if it is a request of one packet. It is for
+    /// [`Protocol::handle_request`], if [`Protocol::upcoming`] said so and named its sender.
     #[inline]
-    pub fn poll_request<'a>(&mut self, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
+    pub fn poll_request<'a>(&mut self, frames: &mut Frames<'a>) -> Option<Frame<'a>> {
         self.next_of(Kind::Request, frames)
     }
 
-    /// The next frame of a datagram and its sender, if the frame is a response of one packet. It is
-    /// for [`Protocol::handle_response`].
+    /// The next frame of a datagram, if it is a response of one packet. It is for
+    /// [`Protocol::handle_response`], if [`Protocol::upcoming`] said so and named its sender.
     #[inline]
-    pub fn poll_response<'a>(&mut self, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
+    pub fn poll_response<'a>(&mut self, frames: &mut Frames<'a>) -> Option<Frame<'a>> {
         self.next_of(Kind::Response, frames)
     }
 
     #[inline(always)]
-    fn next_of<'a>(&mut self, kind: Kind, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
-        let peer = frames.peer?;
+    fn next_of<'a>(&mut self, kind: Kind, frames: &mut Frames<'a>) -> Option<Frame<'a>> {
         let Some((frame, rest)) = split_frame_of(kind, frames.rest) else {
             if !frames.rest.is_empty() {
                 self.end_malformed(frames);
@@ -310,7 +310,7 @@ impl Protocol {
             return None;
         };
         frames.rest = rest;
-        Some((peer, frame))
+        Some(frame)
     }
 
     /// If the next frame is malformed, the rest of the datagram is dropped.
@@ -515,6 +515,7 @@ impl Protocol {
     /// Refuses new sessions from now on. Open sessions go on.
     pub fn drain(&mut self) {
         self.server.draining = true;
+        self.shared.fast_path = false;
     }
 
     /// Whether a client may still want a response, or more of one. For an endpoint that is about to

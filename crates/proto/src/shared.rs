@@ -51,8 +51,8 @@ pub(crate) struct Shared {
     pub(crate) requests_at: u64,
     /// Requests received until then.
     pub(crate) requests_until: u64,
-    /// Requests of one packet take the fast path: they are handed over in the receive buffer, and
-    /// no worker may claim them.
+    /// Requests of one packet take the fast path: they are handed over in the receive buffer, no worker may
+    /// claim them, and the endpoint is not shutting down.
     pub(crate) fast_path: bool,
     /// [`crate::wire::flags::ECHO`] if the datagram that is being read has a congestion mark, else zero.
     pub(crate) mark: u8,

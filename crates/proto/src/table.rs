@@ -224,10 +224,7 @@ mod tests {
         let c = table.insert(Named).unwrap();
         assert_ne!(c, a);
         assert_eq!(table.get(a), None);
-        assert_eq!(
-            table.get_mut(c),
-            Some(&mut Named(SessionHandle::new(c, 0)))
-        );
+        assert_eq!(table.get_mut(c), Some(&mut Named(SessionHandle::new(c, 0))));
         assert_eq!(table.get(b).map(|named| named.0.id()), Some(b));
         assert_eq!(table.len(), 2);
         assert_eq!(table.iter().map(|(id, _)| id).collect::<Vec<_>>(), [b, c]);

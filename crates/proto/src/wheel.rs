@@ -354,7 +354,10 @@ mod tests {
             assert_eq!(out(&mut wheel, 11 * TICK), [crowd as u32]);
             let search = BUCKETS as u64 / 64 + 1;
             let most = 11 + 1 + search;
-            assert!(wheel.visits.take() <= most, "eleven buckets, an entry, a search");
+            assert!(
+                wheel.visits.take() <= most,
+                "eleven buckets, an entry, a search"
+            );
             let all = out(&mut wheel, 1_000_000 * TICK);
             assert_eq!(all.len(), crowd);
             assert!(wheel.visits.take() <= BUCKETS as u64 + crowd as u64);

@@ -25,12 +25,18 @@ pub struct DeadlineStamp {
     pub sent_us: Option<u32>,
 }
 
-/// The method of a request. Separate from the extension, so that a plain call costs no more than
-/// this.
+/// The method of a request, and what follows it: the body, if there is no extension. Separate from the
+/// extension, so that a plain call costs no more than this.
+#[inline]
+pub fn split_method(payload: &[u8]) -> Option<(MethodId, &[u8])> {
+    let (method, rest) = payload.split_first_chunk::<METHOD_LEN>()?;
+    Some((MethodId(u32::from_le_bytes(*method)), rest))
+}
+
+/// The method of a request.
 #[inline]
 pub fn method_of(payload: &[u8]) -> Option<MethodId> {
-    let method = payload.first_chunk::<METHOD_LEN>()?;
-    Some(MethodId(u32::from_le_bytes(*method)))
+    split_method(payload).map(|(method, _)| method)
 }
 
 /// The fields of a request's extension that the endpoint needs. The other fields are looked up on

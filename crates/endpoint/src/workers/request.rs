@@ -13,7 +13,7 @@ use starling_call::{
 use starling_io::{PeerId, WorkerIo};
 use starling_proto::{HEADER_BYTES, Msgbuf, PREAMBLE_BYTES};
 
-use crate::server::{Answer, RequestInfo, RequestState, answer_writers, request_getters};
+use crate::server::{Answer, RequestInfo, RequestState, answer_writers};
 use crate::timers::NEVER;
 
 use super::job::WorkerHandler;
@@ -33,7 +33,21 @@ pub struct WorkerRequest {
 }
 
 impl WorkerRequest {
-    request_getters!();
+    /// The method that was called.
+    pub fn method(&self) -> MethodId {
+        self.info.method
+    }
+
+    /// The calling peer, as the device numbers it.
+    pub fn peer(&self) -> PeerId {
+        self.info.peer
+    }
+
+    /// When the caller gives up, in nanoseconds of the endpoint's clock.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        let deadline_ns = self.info.timing.deadline_ns;
+        (deadline_ns != NEVER).then_some(deadline_ns)
+    }
 
     /// The body.
     pub fn body(&self) -> &[u8] {
@@ -60,8 +74,7 @@ impl WorkerRequest {
 
     /// How long the caller was still going to wait when the handler was begun.
     pub fn remaining(&self) -> Option<Duration> {
-        self.deadline_ns()
-            .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.info.timing.now_ns)))
+        self.deadline_ns().map(|_| self.info.timing.remaining())
     }
 
     /// The request, for a handler that knows no endpoint.

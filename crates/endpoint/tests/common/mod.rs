@@ -11,6 +11,7 @@ use starling_endpoint::{
     CallOptions, Code, ContinuationId, Endpoint, EndpointConfig, Idle, Metadata, MethodId,
     OwnedMessage, Secrets, SessionId, Status,
 };
+use starling_io::{Clock, PacketIo};
 use starling_sim::stepped::{SteppedClock, SteppedIo, SteppedNetwork};
 
 pub type TestEndpoint = Endpoint<SteppedIo, SteppedClock>;
@@ -126,6 +127,13 @@ impl Pair {
         assert_eq!(ends.len(), 1, "{ends:?}");
         ends.remove(0).1
     }
+}
+
+/// Takes a turn; returns how many requests arrived in it.
+pub fn requests_of_turn<I: PacketIo, C: Clock>(endpoint: &mut Endpoint<I, C>) -> u64 {
+    let before = endpoint.stats().requests;
+    endpoint.poll().unwrap();
+    endpoint.stats().requests - before
 }
 
 pub fn settle(endpoints: &mut [&mut TestEndpoint]) {

@@ -38,7 +38,10 @@ fn a_request_is_claimed_once_and_never_an_older_one() {
     );
     claims.open(&info, [0, 40].into_iter());
     let first = claim(&claims, &datagram(id, 0, 5, 0)).expect("nobody had it");
-    assert_eq!(first.id(), RequestId::new(SessionHandle::new(id, 256), 0, 5));
+    assert_eq!(
+        first.id(),
+        RequestId::new(SessionHandle::new(id, 256), 0, 5)
+    );
     for number in [0, 4, 5] {
         assert!(claim(&claims, &datagram(id, 0, number, 0)).is_none());
     }

@@ -2,7 +2,6 @@
 use starling_msgbuf::Msgbuf;
 
 use super::abandon;
-use crate::{RequestId, RequestNumber};
 use crate::cold_state;
 use crate::holdings::HoldingId;
 use crate::inline_message::InlineMessage;
@@ -11,6 +10,7 @@ use crate::shared::Shared;
 use crate::table::SessionHandle;
 use crate::transfer::ReceiveWindow;
 use crate::wire::flags;
+use crate::{RequestId, RequestNumber};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {

@@ -6,7 +6,7 @@ use starling_proto::{Msgbuf, RequestId};
 
 use super::*;
 use crate::admission::Timing;
-use crate::payload::{Payload, PayloadBytes};
+use crate::payload::Payload;
 use crate::server::{Answer, RequestInfo};
 use crate::workers::job::WorkerHandler;
 
@@ -49,8 +49,8 @@ fn job(bytes: usize, handler: WorkerHandler) -> Box<Job> {
 fn job_of(peer: u32, bytes: usize, handler: WorkerHandler) -> Box<Job> {
     // Untouched zeros take no memory.
     let mut message = Msgbuf::from_vec(vec![0; bytes]);
-    let payload = Payload {
-        bytes: PayloadBytes::Reassembled(&mut message),
+    let payload = Payload::Reassembled {
+        message: &mut message,
         fields_at: 0,
         body_at: 0,
     };

@@ -251,9 +251,9 @@ fn handle_frames<A: Application + ?Sized>(
     while let Some(upcoming) = protocol.upcoming(frames) {
         turn.work.rx_frames += 1;
         match upcoming {
-            Upcoming::Requests => {
+            Upcoming::Requests(peer) => {
                 let request = protocol.poll_request(frames);
-                let id = request.and_then(|(peer, frame)| {
+                let id = request.and_then(|frame| {
                     let id = protocol.handle_request(now, peer, frame, sink)?;
                     Some((id, frame.payload()))
                 });
@@ -261,9 +261,9 @@ fn handle_frames<A: Application + ?Sized>(
                     turn.serve(protocol, answer, id, body, sink);
                 }
             }
-            Upcoming::Responses => {
+            Upcoming::Responses(peer) => {
                 let response = protocol.poll_response(frames);
-                let tag = response.and_then(|(peer, frame)| {
+                let tag = response.and_then(|frame| {
                     let (_, tag) = protocol.handle_response(now, peer, frame, sink)?;
                     Some((tag, frame.payload()))
                 });
