@@ -18,7 +18,6 @@
 //! is written before its words are opened. So a claim whose step succeeds has read the right session:
 //! this is a sequence lock (Lameter, 2005), with the claim itself as the second read.
 
-use crate::msgbuf_pool::is_bulky;
 use crate::peer::preamble;
 use crate::table::SessionHandle;
 use crate::wire::{Frame, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, flags, split_frame_of};
@@ -59,7 +58,7 @@ struct Entry {
     peer: AtomicU32,
     remote: AtomicU32,
     token: AtomicU32,
-    single: AtomicU32,
+    small_buffer: AtomicU32,
 }
 
 /// The facts about a session that a worker needs.
@@ -72,7 +71,7 @@ pub(crate) struct SessionInfo {
     /// The client's incarnation.
     pub(crate) token: u32,
     /// The largest response of one packet.
-    pub(crate) single: u32,
+    pub(crate) small_buffer: u32,
 }
 
 /// A datagram that is one whole plain request and may be claimed.
@@ -119,7 +118,7 @@ impl Claim {
         response: &Msgbuf,
     ) -> Option<([u8; PREAMBLE_BYTES], [u8; HEADER_BYTES])> {
         let len = response.len();
-        if is_bulky(response) || !response.tail().is_empty() || len > self.info.single as usize {
+        if response.has_tail() || response.capacity() > self.info.small_buffer as usize {
             return None;
         }
         let header = Header {
@@ -149,7 +148,7 @@ impl Claims {
             peer: AtomicU32::new(0),
             remote: AtomicU32::new(0),
             token: AtomicU32::new(0),
-            single: AtomicU32::new(0),
+            small_buffer: AtomicU32::new(0),
         };
         Self {
             preamble: preamble(token),
@@ -218,7 +217,7 @@ impl Claims {
         entry.peer.store(info.peer.0, Ordering::Relaxed);
         entry.remote.store(info.remote, Ordering::Relaxed);
         entry.token.store(info.token, Ordering::Relaxed);
-        entry.single.store(info.single, Ordering::Relaxed);
+        entry.small_buffer.store(info.small_buffer, Ordering::Relaxed);
         let uses = u64::from(round | u32::from(id.generation())) << NUMBER_BITS;
         for (word, number) in entry.slots.iter().zip(numbers) {
             debug_assert_eq!(
@@ -272,7 +271,7 @@ impl Entry {
             peer: PeerId(self.peer.load(Ordering::Relaxed)),
             remote: self.remote.load(Ordering::Relaxed),
             token: self.token.load(Ordering::Relaxed),
-            single: self.single.load(Ordering::Relaxed),
+            small_buffer: self.small_buffer.load(Ordering::Relaxed),
         }
     }
 

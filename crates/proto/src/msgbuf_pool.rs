@@ -3,12 +3,12 @@
 use starling_msgbuf::Msgbuf;
 
 /// The most memory that a slot keeps for its next message.
-const KEPT_BYTES: usize = 512;
+pub(crate) const KEPT_BYTES: usize = 512;
 
 /// Whether a buffer has more memory than a slot keeps for its next message.
 #[inline]
 pub(crate) fn is_bulky(message: &Msgbuf) -> bool {
-    message.capacity() > KEPT_BYTES || message.has_tail()
+    message.has_tail() || message.capacity() > KEPT_BYTES
 }
 
 /// The memory that a kept message counts for. A vector that grew has up to twice the bytes of its message,

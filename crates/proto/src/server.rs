@@ -261,8 +261,7 @@ impl Server {
         if slot.number != id.number || slot.phase != Phase::Executing {
             return Err(stale(shared));
         }
-        let len = message.head().len();
-        if is_bulky(message) || len > session.single as usize {
+        if message.has_tail() || message.capacity() > session.small_buffer as usize {
             return self.respond_bulky(shared, now, id, message, prefix, sink);
         }
         slot.phase = Phase::Done;
@@ -277,18 +276,27 @@ impl Server {
             session: session.remote,
             number: id.number,
         }
-        .to_bytes(len);
-        let sent = sink.push(
-            session.peer,
-            &preamble(session.token),
-            &head,
-            message.head(),
-            &[],
-        );
-        slot.store(message);
+        .to_bytes(message.head().len());
+        let preamble = preamble(session.token);
+        let sent = sink.push(session.peer, &preamble, &head, message.head(), &[]);
         if sent == Err(SinkError::Full) {
-            self.defer(shared, id.session(), id.slot());
+            return self.store_and_defer(shared, id, message);
         }
+        slot.store(message);
+        Ok(())
+    }
+
+    /// The sink has no room for a response of one packet, which waits for the next flush.
+    #[cold]
+    fn store_and_defer(
+        &mut self,
+        shared: &mut Shared,
+        id: RequestId,
+        message: &mut Msgbuf,
+    ) -> Result<(), RespondReason> {
+        let session = self.sessions.get_mut(id.session()).expect("checked before");
+        session.slots[usize::from(id.slot())].store(message);
+        self.defer(shared, id.session(), id.slot());
         Ok(())
     }
 

@@ -24,7 +24,7 @@ fn info(uses: u8) -> SessionInfo {
         peer: PeerId(uses.into()),
         remote: 100 + u32::from(uses),
         token: 200 + u32::from(uses),
-        single: 300 + u32::from(uses),
+        small_buffer: 300 + u32::from(uses),
     }
 }
 

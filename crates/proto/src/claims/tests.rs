@@ -6,7 +6,7 @@ fn info(index: usize, round: u32) -> SessionInfo {
         peer: PeerId(7),
         remote: 11,
         token: 13,
-        single: 100,
+        small_buffer: 100,
     }
 }
 

@@ -121,7 +121,7 @@ impl ServerSession {
             peer: self.peer,
             remote: self.remote,
             token: self.token,
-            single: self.single,
+            small_buffer: self.small_buffer,
         }
     }
 

@@ -4,6 +4,7 @@ use super::Server;
 use super::credits::set_credits;
 use super::session::ServerSession;
 use crate::holdings::{Holder, Holding};
+use crate::msgbuf_pool::KEPT_BYTES;
 use crate::origins::OriginId;
 use crate::peer::{Role, preamble};
 use crate::shared::Shared;
@@ -202,10 +203,9 @@ impl Server {
                 remote: connect.session,
                 token: connect.token,
                 fragment,
-                single: if shared.config.factors.preallocated_responses {
-                    fragment.min(max_message)
-                } else {
-                    0
+                small_buffer: match shared.config.factors.preallocated_responses {
+                    true => fragment.min(max_message).min(KEPT_BYTES as u32),
+                    false => 0,
                 },
                 max_message,
                 wanted,

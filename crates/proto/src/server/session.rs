@@ -40,8 +40,8 @@ pub(crate) struct ServerSession {
     pub(crate) peer: PeerId,
     /// The client's number of this session.
     pub(crate) remote: u32,
-    /// The largest response of one packet.
-    pub(crate) single: u32,
+    /// A response in a buffer with no more memory than this needs one packet and no account of its memory.
+    pub(crate) small_buffer: u32,
     /// The client's incarnation.
     pub(crate) token: u32,
     pub(crate) active_at: u64,
@@ -79,7 +79,7 @@ impl Place for ServerSession {
             handle: SessionHandle::NONE,
             peer: PeerId(u32::MAX),
             remote: 0,
-            single: 0,
+            small_buffer: 0,
             token: 0,
             active_at: 0,
             slots: Slots::new(0),
