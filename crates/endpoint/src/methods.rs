@@ -37,15 +37,22 @@ impl<I: PacketIo> Methods<I> {
         }
     }
 
+    /// The handler of a method.
     #[inline]
     pub(crate) fn find(&mut self, method: MethodId) -> Option<&mut HandlerKind<I>> {
+        self.entry(method).as_mut()
+    }
+
+    /// The handler of a method, as it is kept: one compare tells its kind and that it is there.
+    #[inline]
+    pub(crate) fn entry(&mut self, method: MethodId) -> &mut Option<HandlerKind<I>> {
         let index = self.first_bucket(method.0);
         // Nearly always it is there, so this is separate from the search.
-        if self.buckets.get(index)?.method == method.0 {
-            return self.buckets[index].handler.as_mut();
+        if self.buckets.get(index).is_some_and(|bucket| bucket.method == method.0) {
+            return &mut self.buckets[index].handler;
         }
         let index = self.bucket(method.0);
-        self.buckets[index].handler.as_mut()
+        &mut self.buckets[index].handler
     }
 
     /// Where a method is unless another one has its bucket.

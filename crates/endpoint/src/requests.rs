@@ -50,32 +50,42 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         peer: PeerId,
         payload: &[u8],
     ) {
-        let tables = &mut self.tables;
-        if let Some((method, body)) = header::split_method(payload)
-            && let Some(handler) = tables.methods.find(method)
-            && let Some(handler) = handler.immediate()
-        {
-            self.core.stats.requests += 1;
-            let slot = &mut tables.reply;
-            slot.id = id;
-            slot.ok = false;
-            tables.running = Running::Handler;
-            tables.last_method = method;
-            let context = &mut Context {
-                core: &mut self.core,
-                tx: &mut *tx,
-            };
-            let request = || Request {
-                payload: Payload::InPlace { fields: None, body },
-                method,
-                peer: io_peer(peer),
-                timing: None,
-            };
-            handler.run(context, request, Reply { slot });
-            self.finish_inline(tx);
-        } else {
-            self.handle_request(tx, id, peer, false, PayloadBytes::InPlace(payload));
+        let Some((method, body)) = header::split_method(payload) else {
+            return self.handle_other_request(tx, id, peer, payload);
+        };
+        // Built where it is handed over, so that it is not copied.
+        let request = || Request {
+            payload: Payload::InPlace { fields: None, body },
+            method,
+            peer: io_peer(peer),
+            timing: None,
+        };
+        let (core, tables) = (&mut self.core, &mut self.tables);
+        let slot = &mut tables.reply;
+        slot.id = id;
+        slot.ok = false;
+        tables.last_method = method;
+        match tables.methods.entry(method) {
+            Some(HandlerKind::OfEndpoint(handler)) => {
+                core.stats.requests += 1;
+                tables.running = Running::Handler;
+                let context = &mut Context { core, tx: &mut *tx };
+                handler(context, request(), Reply { slot });
+            }
+            Some(HandlerKind::Unary(handler)) => {
+                core.stats.requests += 1;
+                tables.running = Running::Handler;
+                Reply { slot }.answer_with(request(), handler);
+            }
+            _ => return self.handle_other_request(tx, id, peer, payload),
         }
+        self.finish_inline(tx);
+    }
+
+    /// Handles a request without an extension that is not for an inline handler.
+    #[cold]
+    fn handle_other_request(&mut self, tx: &mut I::Tx, id: RequestId, peer: PeerId, payload: &[u8]) {
+        self.handle_request(tx, id, peer, false, PayloadBytes::InPlace(payload));
     }
 
     /// Handles a request that arrived. [`Parts::recover`] deals with panics in it.
