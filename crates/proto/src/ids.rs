@@ -103,10 +103,10 @@ impl Prefix {
 /// that id was another session's before.
 ///
 /// ```text
-///  63                      40 39    32 31                      0
-/// ┌──────────────────────────┬────────┬─────────────────────────┐
-/// │ round, upper 24 bits     │  slot  │         session         │  and the number
-/// └──────────────────────────┴────────┴─────────────────────────┘
+///  63    56 55                      32 31                      0
+/// ┌────────┬──────────────────────────┬─────────────────────────┐
+/// │  slot  │ round, upper 24 bits     │         session         │  and the number
+/// └────────┴──────────────────────────┴─────────────────────────┘
 /// ```
 /// Two words are passed in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,19 +125,20 @@ impl RequestId {
     #[inline]
     pub(crate) fn new(session: SessionHandle, slot: u8, number: RequestNumber) -> Self {
         Self {
-            place: u64::from(slot) << 32 | session.to_word(),
+            place: u64::from(slot) << 56 | session.to_word(),
             number,
         }
     }
 
+    /// Whether this session is the one that the request came in on.
     #[inline]
-    pub(crate) fn handle(self) -> SessionHandle {
-        SessionHandle::in_word(self.place)
+    pub(crate) fn is_of(self, session: SessionHandle) -> bool {
+        (self.place ^ session.to_word()) << 8 == 0
     }
 
     #[inline]
     pub(crate) fn slot(self) -> u8 {
-        (self.place >> 32) as u8
+        (self.place >> 56) as u8
     }
 
     /// The server session that the request came in on.

@@ -239,7 +239,7 @@ impl Server {
         self.sessions.get(id.session()).is_some_and(|session| {
             let slot = session.slots.get(usize::from(id.slot()));
             let waits = |slot: &Slot| slot.number == id.number && slot.phase == Phase::Executing;
-            session.handle == id.handle() && slot.is_some_and(waits)
+            id.is_of(session.handle) && slot.is_some_and(waits)
         })
     }
 
@@ -254,7 +254,7 @@ impl Server {
         sink: &mut S,
     ) -> Result<(), RespondReason> {
         let index = usize::from(id.slot());
-        let Some(session) = self.sessions.get_exact_mut(id.handle()) else {
+        let Some(session) = self.sessions.get_exact_mut(id) else {
             return Err(stale(shared));
         };
         let slot = &mut session.slots[index];

@@ -8,16 +8,16 @@ use std::collections::VecDeque;
 
 use starling_prefetch::{prefetch_element, prefetch_lines};
 
-use crate::SessionId;
+use crate::{RequestId, SessionId};
 
 /// A session's id, and the *round* that makes it unique: how often the id was that of another session
 /// before, times 256. One word, so that both are compared at once.
 ///
 /// ```text
-///  63                      40 39    32 31                      0
-/// ┌──────────────────────────┬────────┬─────────────────────────┐
-/// │ round, upper 24 bits     │   0    │           id            │
-/// └──────────────────────────┴────────┴─────────────────────────┘
+///  63    56 55                      32 31                      0
+/// ┌────────┬──────────────────────────┬─────────────────────────┐
+/// │   0    │ round, upper 24 bits     │           id            │
+/// └────────┴──────────────────────────┴─────────────────────────┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionHandle(u64);
@@ -29,16 +29,10 @@ impl SessionHandle {
     /// `round` is a multiple of 256.
     #[inline]
     pub(crate) fn new(id: SessionId, round: u32) -> Self {
-        Self(u64::from(round) << 32 | u64::from(id.to_wire()))
+        Self(u64::from(round >> 8) << 32 | u64::from(id.to_wire()))
     }
 
-    /// A word of which all but the bits that are zero here are a handle.
-    #[inline]
-    pub(crate) fn in_word(word: u64) -> Self {
-        Self(word & !(0xff << 32))
-    }
-
-    /// The word, with zeros where a slot may be.
+    /// The word. Its highest byte is zero.
     #[inline]
     pub(crate) fn to_word(self) -> u64 {
         self.0
@@ -56,7 +50,7 @@ impl SessionHandle {
 
     #[inline]
     pub(crate) fn round(self) -> u32 {
-        (self.0 >> 32) as u32
+        (self.0 >> 24) as u32 & !0xff
     }
 
     /// The handle of the next session at the same place.
@@ -148,12 +142,12 @@ impl<T: Place> Table<T> {
             .filter(|place| place.handle().id() == id)
     }
 
-    /// The very session, not a later one with the same id.
+    /// The session of a request, not a later one with the same id.
     #[inline]
-    pub(crate) fn get_exact_mut(&mut self, handle: SessionHandle) -> Option<&mut T> {
+    pub(crate) fn get_exact_mut(&mut self, request: RequestId) -> Option<&mut T> {
         self.places
-            .get_mut(handle.id().index())
-            .filter(|place| place.handle() == handle)
+            .get_mut(request.session().index())
+            .filter(|place| request.is_of(place.handle()))
     }
 
     /// Whether there are so many sessions that prefetching helps.
@@ -238,8 +232,8 @@ mod tests {
             let id = table.insert(Named).unwrap();
             let handle = table.get(id).unwrap().0;
             assert_eq!(handle.round(), uses / 65_536 * 256);
-            assert!(table.get_exact_mut(handle).is_some());
-            assert!(table.get_exact_mut(handle.next()).is_none());
+            assert!(table.get_exact_mut(RequestId::new(handle, 63, 1)).is_some());
+            assert!(table.get_exact_mut(RequestId::new(handle.next(), 63, 1)).is_none());
             let before = seen.insert(id, uses);
             assert_eq!(before, uses.checked_sub(65_536));
             table.remove(id);

@@ -71,7 +71,7 @@ impl Server {
     ) -> bool {
         shared.stats.requests_received += 1;
         let id = claim.id();
-        let Some(session) = self.sessions.get_exact_mut(id.handle()) else {
+        let Some(session) = self.sessions.get_exact_mut(id) else {
             return false;
         };
         shared.peers.record_heard(claim.peer(), now);
