@@ -43,8 +43,9 @@
 //! *Assembling.* The producer gathers small frames in a private staging buffer, for two reasons.
 //! The consumer polls the line that the record will begin in, so an early store into it would move
 //! the line twice. And a copy into first-level cache is cheap. Large frames go directly into the
-//! bulk ring. A staged record larger than [`PUBLISH_BYTES`](producer::PUBLISH_BYTES) is published at
-//! once, so that the consumer's core can work while ours goes on.
+//! bulk ring. A staged record that the next frame would make larger than
+//! [`STAGING_BYTES`](producer::STAGING_BYTES) is published first, so that the consumer's core can work
+//! while ours goes on.
 //!
 //! *Returning space.* After each quarter of a ring, the consumer stores how far it has read (`head`).
 //! The producer loads that when its last known value leaves no room. A record takes at most a

@@ -11,10 +11,8 @@ use super::{
     record_bytes,
 };
 
-/// A staged record of at least so many bytes is published without waiting for the flush.
-pub(super) const PUBLISH_BYTES: usize = 704;
-
-/// The most bytes of a staged datagram. A larger frame goes to the bulk ring.
+/// The most bytes of a staged datagram: few enough that the consumer begins soon. A larger frame goes to
+/// the bulk ring.
 pub(crate) const STAGING_BYTES: usize = 768 - HEADER_BYTES;
 
 /// The value of `staged` when no datagram is open: so long that nothing can be added.
@@ -169,9 +167,6 @@ impl<M: RingMemory, T> Producer<M, T> {
             // SAFETY: it fits the staging buffer, which has `max_staged` bytes behind the header word.
             unsafe { self.staging.write(self.staged, head, body, tail) };
             self.staged = end;
-            if end >= PUBLISH_BYTES {
-                self.publish_early();
-            }
         }
         fits
     }
@@ -198,11 +193,6 @@ impl<M: RingMemory, T> Producer<M, T> {
             self.staged = end;
         }
         fits
-    }
-
-    #[inline(never)]
-    fn publish_early(&mut self) {
-        self.publish(true);
     }
 
     /// Publishes the open datagram, if there is one. `more` says that another follows at once.

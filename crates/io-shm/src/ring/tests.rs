@@ -10,7 +10,7 @@ use starling_io::TxError;
 
 mod lent;
 
-use super::producer::PUBLISH_BYTES;
+use super::producer::STAGING_BYTES;
 use super::*;
 use crate::map::{Region, Ring, Side};
 
@@ -77,21 +77,21 @@ fn frames_are_bundled_until_the_flush() {
 }
 
 #[test]
-fn a_staged_datagram_beyond_the_limit_is_published_at_once() {
+fn a_staged_datagram_is_published_when_a_frame_does_not_fit() {
     let mut pair = Pair::new(1000);
     let frame = bytes(100, 0);
-    let frames = (PUBLISH_BYTES - PREAMBLE.len()).div_ceil(frame.len());
+    let frames = (STAGING_BYTES - PREAMBLE.len()) / frame.len();
     for _ in 0..frames {
-        assert_eq!(pair.take(), Ok(None));
         pair.append(&frame).unwrap();
+        assert_eq!(pair.take(), Ok(None));
     }
+    pair.append(&frame).unwrap();
     let length = PREAMBLE.len() + frames * frame.len();
     assert_eq!(pair.take().unwrap().unwrap().len(), length);
-    assert!(!pair.producer.is_open());
+    assert_eq!(pair.take(), Ok(None), "the next one is open");
     let large = bytes(900, 1);
-    pair.append(b"small").unwrap();
     pair.append(&large).unwrap();
-    assert_eq!(pair.take(), Ok(Some(&b"preamblesmall"[..])));
+    assert_eq!(pair.take().unwrap().unwrap()[8..], frame);
     assert_eq!(pair.take().unwrap().unwrap()[8..], large);
 }
 
