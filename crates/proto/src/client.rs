@@ -128,7 +128,7 @@ impl Client {
         head.clear();
         // One call site only, so that `build` is inlined.
         let prefix = build(head);
-        if !session.can_send_now() || head.len() > session.single as usize {
+        if !session.can_send_now() || head.len() > usize::from(session.single) {
             let message = std::mem::take(message);
             return self.request_slow_path(shared, now, id, message, prefix, tag, sink);
         }

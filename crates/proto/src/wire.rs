@@ -23,7 +23,7 @@ mod payload;
 
 pub use frame::{DatagramError, Frame, FrameError, is_fragment};
 pub(crate) use frame::{
-    Header, Kind, Preamble, flags, read_preamble, split_frame, split_frame_of,
+    Header, HeaderStart, Kind, Preamble, flags, read_preamble, split_frame, split_frame_of,
     split_frame_with_tail,
 };
 pub use pattern::{PLAIN_REQUEST, Pattern};

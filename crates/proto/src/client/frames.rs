@@ -6,26 +6,14 @@ use crate::sink::push_rare;
 use crate::wire::{FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, Limit, flags};
 use crate::{FrameSink, SinkError};
 
-#[inline]
-pub(super) fn request_flags(ext: bool, want: bool) -> u8 {
-    let mut flags = 0;
-    if ext {
-        flags |= flags::EXT;
-    }
-    if want {
-        flags |= flags::WANT;
-    }
-    flags
-}
-
 impl ClientSession {
     fn header(&self, kind: Kind, slot: usize) -> Header {
         let request = &self.slots[slot];
         Header {
             kind,
-            flags: request_flags(request.ext, self.want),
+            flags: self.start.flags() | if request.ext { flags::EXT } else { 0 },
             slot: slot as u8,
-            session: self.remote,
+            session: self.remote(),
             number: request.number,
         }
     }
@@ -108,7 +96,7 @@ impl ClientSession {
             kind: Kind::Close,
             flags: 0,
             slot: 0,
-            session: self.remote,
+            session: self.remote(),
             number: u64::from(self.id.to_wire()),
         }
         .to_bytes(0);
@@ -122,7 +110,7 @@ impl ClientSession {
             kind: Kind::CreditAck,
             flags: 0,
             slot: 0,
-            session: self.remote,
+            session: self.remote(),
             number: self.credit_number,
         }
         .to_bytes(body.len());

@@ -215,7 +215,7 @@ impl Client {
             let session = self.sessions.get(id).expect("just named");
             let meant = session.is_known_to(peer, named)
                 && match until {
-                    None => session.remote == frame.header.session,
+                    None => session.remote() == frame.header.session,
                     Some(until) => session.opened_at <= until,
                 };
             if meant {
@@ -237,7 +237,7 @@ impl Client {
         remote: u32,
     ) -> Option<&ClientSession> {
         let known = |session: &ClientSession| {
-            session.remote == remote && session.is_known_to(peer, preamble)
+            session.remote() == remote && session.is_known_to(peer, preamble)
         };
         let mut sessions = self.sessions.iter().map(|(_, session)| session);
         sessions.find(|session| known(session))

@@ -128,6 +128,6 @@ impl Client {
             known.max_by_key(|session| session.opened_at)
         });
         entry.newest = newest.map_or(SessionId::NONE, |session| session.id);
-        newest.map_or(0, |session| session.remote)
+        newest.map_or(0, |session| session.remote())
     }
 }

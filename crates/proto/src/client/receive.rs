@@ -389,7 +389,7 @@ impl Client {
         }
         session.credit_number = frame.header.number;
         session.credits = limit.credits as u16;
-        session.want = false;
+        session.set_want(false);
         session.push_credit_ack(limit, sink);
         self.send_pending(shared, now, id, sink);
     }

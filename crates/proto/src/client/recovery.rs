@@ -18,6 +18,7 @@ use super::slot::{Large, Phase};
 use super::{Client, PACER_TICK_NS, arm, first_timeout_ns, is_full, pace};
 use crate::congestion::Ack;
 use crate::shared::Shared;
+use crate::wire::flags;
 use crate::{FrameSink, SessionError, SessionId};
 
 /// Retries of a request before its silence counts as the server's silence.
@@ -113,11 +114,11 @@ impl Client {
             };
             // With nothing on its way no arrival would free a credit: one is always allowed.
             let idle = window.outstanding() == 0;
-            let credits = u32::from(free.min(room)).max(u32::from(idle));
             let missing = window.find_missing(now, srtt_ns);
-            let asked = credits.min(missing);
-            let lacks = missing > u32::from(free) && free < room;
-            session.want |= lacks && session.credits < session.most_credits;
+            let asked = missing.min(u32::from(free.min(room)).max(u32::from(idle)));
+            if missing > u32::from(free) && free < room && session.credits < session.most_credits {
+                session.start = session.start.with(flags::WANT);
+            }
             if window.take_loss() {
                 session.control.handle_ack(Ack {
                     now,

@@ -11,7 +11,6 @@
 use std::collections::VecDeque;
 
 use super::PACER_TICK_NS;
-use super::frames::request_flags;
 use super::slot::{Large, Phase, Slot};
 use starling_msgbuf::Msgbuf;
 
@@ -21,7 +20,7 @@ use crate::rtt::Rtt;
 use crate::slots::Slots;
 use crate::table::{Place, SessionHandle};
 use crate::transfer::{SendWindow, fragment_count};
-use crate::wire::{Accept, FRAGMENT_BYTES, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES};
+use crate::wire::{Accept, FRAGMENT_BYTES, HEADER_BYTES, HeaderStart, Kind, PREAMBLE_BYTES, flags};
 use crate::{Config, FrameSink, PeerId, Prefix, RequestNumber, SessionId, SinkError, Stats, Tag};
 
 /// The state of a session.
@@ -58,10 +57,9 @@ pub(crate) struct Queued {
 pub(crate) struct ClientSession {
     pub(crate) id: SessionId,
     pub(crate) peer: PeerId,
-    /// The server's number of this session.
-    pub(crate) remote: u32,
-    /// The largest request that is sent without a check of the other limits.
-    pub(crate) single: u32,
+    /// How the headers of requests begin: with the server's number of this session, and with
+    /// [`flags::WANT`] while more is pending than the credits allow.
+    pub(crate) start: HeaderStart,
     pub(crate) preamble: [u8; PREAMBLE_BYTES],
     /// Slots without a request.
     pub(crate) free: u64,
@@ -69,6 +67,8 @@ pub(crate) struct ClientSession {
     pub(crate) credits: u16,
     /// Credits in use, all slots together.
     pub(crate) in_flight: u16,
+    /// The largest request that is sent without a check of the other limits.
+    pub(crate) single: u16,
     pub(crate) state: State,
     /// Nothing stands between a request of one packet and the sink but credits: the session is
     /// open and not paced, nothing is pending or queued, the sink has room. Never set of members:
@@ -77,8 +77,6 @@ pub(crate) struct ClientSession {
     /// Requests wait until the peer answers: it may have dropped the session.
     pub(crate) suspected: bool,
     pub(crate) timer_armed: bool,
-    /// More is pending than the credits allow: tell the server.
-    pub(crate) want: bool,
     /// How many slots there are.
     pub(crate) slot_count: u8,
     pub(crate) rtt: Rtt,
@@ -139,18 +137,17 @@ impl Place for ClientSession {
         Self {
             id: SessionId::NONE,
             peer: PeerId(u32::MAX),
-            remote: 0,
-            single: 0,
+            start: HeaderStart::new(Kind::Request, 0, 0),
             preamble: [0; PREAMBLE_BYTES],
             free: 0,
             next_number: 1,
             credits: 0,
             in_flight: 0,
+            single: 0,
             state: State::Connecting,
             ready: false,
             suspected: false,
             timer_armed: false,
-            want: false,
             slot_count: 0,
             rtt: Rtt::default(),
             sampled_at: 0,
@@ -204,7 +201,7 @@ impl ClientSession {
 
     /// The server has accepted the session, with these limits.
     pub(crate) fn open(&mut self, now: u64, accept: &Accept, config: &Config) {
-        self.remote = accept.session;
+        self.start = HeaderStart::new(Kind::Request, 0, accept.session);
         self.preamble = preamble(accept.token);
         self.state = State::Open;
         self.opened_at = now;
@@ -215,7 +212,7 @@ impl ClientSession {
         self.receive_window =
             (config.rx_queue_bytes / 2 / accept.max_datagram as usize).clamp(1, 1024) as u16;
         self.max_message = self.max_message.min(accept.max_message);
-        self.single = self.fragment.min(self.max_message);
+        self.single = self.fragment.min(self.max_message).min(u16::MAX.into()) as u16;
         self.slots = Slots::new(accept.slots);
         self.slot_count = accept.slots as u8;
         self.free = slots_mask(usize::from(accept.slots));
@@ -295,23 +292,31 @@ impl ClientSession {
         slot.retries = 0;
         slot.executing = false;
         slot.phase = Phase::Single;
+        slot.credits = 1;
         let body = message.head();
-        let head = Header {
-            kind: Kind::Request,
-            flags: request_flags(ext, self.want),
-            slot: index as u8,
-            session: self.remote,
-            number,
+        let mut start = self.start;
+        if ext {
+            start = start.with(flags::EXT);
         }
-        .to_bytes(body.len());
-        let sent = sink.push(self.peer, &self.preamble, &head, body, &[]);
-        slot.store(message);
-        if sent.is_err() {
+        let head = start.to_bytes(index as u8, body.len(), number);
+        if (sink.push(self.peer, &self.preamble, &head, body, &[])).is_err() {
+            slot.store_unsent(message);
             return Err(index);
         }
-        slot.credits = 1;
+        slot.store(message);
         self.in_flight += 1;
         Ok(())
+    }
+
+    /// Whether requests tell the server that more is pending than the credits allow.
+    pub(crate) fn set_want(&mut self, want: bool) {
+        let flags = if want { flags::WANT } else { 0 };
+        self.start = HeaderStart::new(Kind::Request, flags, self.remote());
+    }
+
+    /// The server's number of this session.
+    pub(crate) fn remote(&self) -> u32 {
+        self.start.session()
     }
 
     /// Puts a request into a free slot; [`ClientSession::send_pending`] sends it. Returns a free
@@ -376,7 +381,7 @@ impl ClientSession {
         }
         while self.pending != 0 {
             if self.in_flight >= self.credits {
-                self.want = self.credits < self.most_credits;
+                self.set_want(self.credits < self.most_credits);
                 return SendOutcome::Done;
             }
             let paced = !self.control.is_unpaced();

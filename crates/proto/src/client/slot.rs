@@ -50,10 +50,10 @@ pub(crate) struct Slot {
     pub(crate) phase: Phase,
     pub(crate) ext: bool,
     pub(crate) retries: u8,
-    /// A request for response is due at the next flush.
-    pub(crate) rfr_due: bool,
     /// The server has said that it executes the request.
     pub(crate) executing: bool,
+    /// A request for response is due at the next flush.
+    pub(crate) rfr_due: bool,
     inline: InlineMessage,
 }
 
@@ -82,6 +82,13 @@ impl Slot {
         if !self.inline.store(buffer.head()) {
             self.store_buffer(buffer);
         }
+    }
+
+    /// As [`Slot::store`], of a request that the sink had no room for.
+    #[cold]
+    pub(crate) fn store_unsent(&mut self, buffer: &mut Msgbuf) {
+        self.credits = 0;
+        self.store(buffer);
     }
 
     /// Stores a request together with its buffer, in exchange for a buffer that is free.

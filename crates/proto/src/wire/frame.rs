@@ -216,15 +216,54 @@ impl Header {
     /// As bytes, for a payload of `length` bytes.
     #[inline]
     pub(crate) fn to_bytes(self, length: usize) -> [u8; HEADER_BYTES] {
+        HeaderStart::new(self.kind, self.flags, self.session).to_bytes(self.slot, length, self.number)
+    }
+}
+
+/// What the headers of all frames of a kind on a session have in common: the first word of a header, with
+/// zeros for the slot and the length. A session keeps it, so that a header is put together quickly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeaderStart(u64);
+
+impl HeaderStart {
+    #[inline]
+    pub(crate) const fn new(kind: Kind, flags: u8, session: u32) -> Self {
+        debug_assert!(flags & flags::KIND == 0);
+        Self((kind as u8 | flags) as u64 | (session as u64) << 32)
+    }
+
+    /// The receiver's number of the session.
+    #[inline]
+    pub(crate) fn session(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The flags.
+    #[inline]
+    pub(crate) fn flags(self) -> u8 {
+        self.0 as u8 & !flags::KIND
+    }
+
+    /// With these flags, too.
+    #[inline]
+    pub(crate) fn with(self, flags: u8) -> Self {
+        debug_assert_eq!(flags & flags::KIND, 0);
+        Self(self.0 | u64::from(flags))
+    }
+
+    /// As bytes of a header, for a payload of `length` bytes.
+    #[inline]
+    pub(crate) fn to_bytes(
+        self,
+        slot: u8,
+        length: usize,
+        number: RequestNumber,
+    ) -> [u8; HEADER_BYTES] {
         debug_assert!(length <= usize::from(u16::MAX));
-        debug_assert_eq!(self.flags & flags::KIND, 0);
-        let low = u64::from(self.kind as u8 | self.flags)
-            | u64::from(self.slot) << 8
-            | (length as u64) << 16
-            | u64::from(self.session) << 32;
+        let first = self.0 | u64::from(slot) << 8 | (length as u64) << 16;
         let mut bytes = [0; HEADER_BYTES];
-        bytes[..8].copy_from_slice(&low.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.number.to_le_bytes());
+        bytes[..8].copy_from_slice(&first.to_le_bytes());
+        bytes[8..].copy_from_slice(&number.to_le_bytes());
         bytes
     }
 }
