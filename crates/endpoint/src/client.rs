@@ -19,6 +19,13 @@ pub struct ContinuationId(pub(crate) u32);
 impl ContinuationId {
     /// The call belongs to a future.
     pub(crate) const LOCAL: Self = Self(u32::MAX);
+
+    /// Whether it is none of an endpoint's own.
+    // Not inlined, so that it is not asked before the others.
+    #[inline(never)]
+    pub(crate) fn is_local(self) -> bool {
+        self == Self::LOCAL
+    }
 }
 
 /// The facts that the endpoint needs when a call ends. The session protocol carries them as the

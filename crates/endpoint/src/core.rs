@@ -217,7 +217,7 @@ impl<R> Core<R> {
         tag: u64,
         timeout: Option<Duration>,
     ) -> Result<Tag, CallError> {
-        if continuation.0 >= self.continuations && continuation != ContinuationId::LOCAL {
+        if continuation.0 >= self.continuations && !continuation.is_local() {
             return Err(CallError::UnknownContinuation);
         }
         let limit = self.max_calls;

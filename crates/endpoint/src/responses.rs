@@ -79,17 +79,17 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         let Call {
             tag, continuation, ..
         } = call;
-        if continuation == ContinuationId::LOCAL {
+        let tables = &mut self.tables;
+        // None is ever removed, and each was checked when the call was made.
+        let Some(continuation) = tables.continuations.get_mut(continuation.0 as usize) else {
+            debug_assert_eq!(continuation, ContinuationId::LOCAL);
             let result = result().map(|Response { payload }| {
                 let spare = core.spare_for(&payload);
                 payload.into_owned(spare)
             });
             core.local.finish(tag, result);
             return;
-        }
-        let tables = &mut self.tables;
-        // In bounds: checked when the call was made, and none is ever removed.
-        let continuation = &mut tables.continuations[continuation.0 as usize];
+        };
         tables.running = Running::Continuation;
         let context = &mut Context { core, tx };
         continuation(
