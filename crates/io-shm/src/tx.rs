@@ -255,23 +255,24 @@ impl ShmTx {
         std::mem::take(&mut self.faults)
     }
 
-    /// Begins a datagram.
+    /// Begins a datagram with a frame without a tail. Preamble and head are values, so they stay in
+    /// registers.
     #[inline(never)]
     fn append_first(
         &mut self,
         peer: PeerId,
-        preamble: &[u8; 8],
-        head: &[u8],
+        preamble: u64,
+        head: [u64; 2],
         body: &[u8],
-        tail: &[u8],
     ) -> Result<(), TxError> {
         if let Some(Some(to)) = self.peers.get_mut(peer.0 as usize)
-            && to.producer.begin_small(preamble, head, body, tail)
+            && to.producer.begin_small(preamble, head, body)
         {
             to.unflushed.insert(peer.0, &mut self.first_unflushed);
             return Ok(());
         }
-        self.append_uncommon(peer, preamble, head, body, tail)
+        let (preamble, head) = (preamble.to_ne_bytes(), head.map(u64::to_ne_bytes));
+        self.append_uncommon(peer, &preamble, head.as_flattened(), body, &[])
     }
 
     /// Appends a frame that no open datagram has room for, in any way that works.
@@ -331,7 +332,13 @@ impl PacketTx for ShmTx {
         {
             return Ok(());
         }
-        self.append_first(peer, preamble, head, body, tail)
+        if let ([first, second], []) = head.as_chunks()
+            && tail.is_empty()
+        {
+            let head = [first, second].map(|word| u64::from_ne_bytes(*word));
+            return self.append_first(peer, u64::from_ne_bytes(*preamble), head, body);
+        }
+        self.append_uncommon(peer, preamble, head, body, tail)
     }
 
     #[inline]

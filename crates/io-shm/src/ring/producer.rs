@@ -57,6 +57,9 @@ pub(crate) struct Producer<M, T> {
     staged: usize,
     /// The most bytes of a staged datagram of this producer.
     pub(super) max_staged: usize,
+    /// Bytes of the line ring that must be free to begin a datagram with a small frame: a whole datagram
+    /// and the header word behind it. More than there ever are, if a small frame may be too long.
+    small_room: u64,
     /// Where the next large datagram begins.
     bulk_tail: u64,
     /// The bulk ring is free up to here.
@@ -81,12 +84,18 @@ impl<M: RingMemory, T> Producer<M, T> {
         assert!(max_datagram <= max_datagram_for(bulk_bytes as usize));
         assert!(start.line.is_multiple_of(LINE as u64) && zeroed * (LINE as u64) < line_bytes);
         let max_staged = STAGING_BYTES.min(line_bytes as usize / 4 - HEADER_BYTES);
+        let max_staged = max_staged.min(max_datagram);
+        let takes_small = size_of::<[u64; 3]>() + SMALL_BYTES <= max_staged;
         Self {
             tail: start.line,
             limit: start.line + line_bytes,
             zeroed: start.line + zeroed * LINE as u64,
             staged: NONE_OPEN,
-            max_staged: max_staged.min(max_datagram),
+            max_staged,
+            small_room: match takes_small {
+                true => (record_bytes(max_staged) + LINE) as u64,
+                false => line_bytes + 1,
+            },
             bulk_tail: start.bulk,
             bulk_limit: start.bulk + bulk_bytes,
             max_datagram,
@@ -177,20 +186,18 @@ impl<M: RingMemory, T> Producer<M, T> {
     #[inline(always)]
     pub(crate) fn begin_small(
         &mut self,
-        preamble: &[u8; 8],
-        head: &[u8],
+        preamble: u64,
+        head: [u64; 2],
         body: &[u8],
-        tail: &[u8],
     ) -> bool {
-        let end = preamble.len() + head.len() + body.len() + tail.len();
-        let room = (record_bytes(self.max_staged) + LINE) as u64;
-        let is_small = body.len() <= SMALL_BYTES && tail.is_empty() && end <= self.max_staged;
-        let fits = is_small && !self.is_open() && self.tail + room <= self.limit;
+        let start = [preamble, head[0], head[1]].map(u64::to_ne_bytes);
+        let start = start.as_flattened();
+        let has_room = self.tail + self.small_room <= self.limit;
+        let fits = body.len() <= SMALL_BYTES && !self.is_open() && has_room;
         if fits {
-            self.staging.0[HEADER_BYTES..][..preamble.len()].copy_from_slice(preamble);
-            // SAFETY: as above.
-            unsafe { self.staging.write(preamble.len(), head, body, &[]) };
-            self.staged = end;
+            // SAFETY: there is no room by this measure if such a frame does not fit the staging buffer.
+            unsafe { self.staging.write(0, start, body, &[]) };
+            self.staged = start.len() + body.len();
         }
         fits
     }
