@@ -50,15 +50,10 @@ struct RxPeer {
 }
 
 impl RxPeer {
-    /// Receives from the peer, as far as the burst goes.
+    /// Receives from the peer, from a record on, as far as the burst goes.
     #[inline]
-    fn drain(&mut self, number: u32, turn: u64, burst: &mut Burst) -> Drained {
-        let mut drained = Drained::Nothing;
-        loop {
-            let Some(header) = self.consumer.poll() else {
-                self.was_idle = drained == Drained::Nothing;
-                return drained;
-            };
+    fn drain(&mut self, number: u32, mut header: Published, burst: &mut Burst) -> Drained {
+        let drained = loop {
             if let Some(length) = header.line_length() {
                 if self.consumer.receive_line(burst.push_line(number, length)) {
                     self.return_space();
@@ -66,19 +61,21 @@ impl RxPeer {
             } else if let Some(drained) = self.receive_longer(number, header, burst) {
                 return drained;
             }
-            self.last_found = turn;
-            drained = Drained::Some;
             if self.is_at_end() {
                 return Drained::AtEnd;
             }
             if burst.is_full() {
-                drained = Drained::Full;
-                break;
+                break Drained::Full;
             }
             if self.was_idle && !header.has_more() {
-                break;
+                break Drained::Some;
             }
-        }
+            let Some(next) = self.consumer.poll() else {
+                self.was_idle = false;
+                return Drained::Some;
+            };
+            header = next;
+        };
         self.was_idle = false;
         self.consumer.prefetch();
         drained
@@ -121,10 +118,9 @@ impl RxPeer {
     }
 }
 
-/// What a peer had for a burst.
+/// What a peer had for a burst, at least one record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Drained {
-    Nothing,
     Some,
     /// As much as the burst takes.
     Full,
@@ -311,7 +307,7 @@ impl ShmRx {
     #[cold]
     fn record_uncommon(&mut self, peer: u32, drained: Drained) {
         match drained {
-            Drained::Nothing | Drained::Some | Drained::Full => {}
+            Drained::Some | Drained::Full => {}
             Drained::NeedsHeap if self.need_heap.contains(&peer) => {}
             Drained::NeedsHeap => self.need_heap.push(peer),
             Drained::Malformed => self.record_fault(peer),
@@ -386,12 +382,15 @@ impl PacketRx for ShmRx {
             let Some(Some(peer)) = self.peers.get_mut(number as usize) else {
                 continue;
             };
-            let drained = peer.drain(number, self.turns, &mut self.burst);
-            if drained == Drained::Nothing {
+            let peer = &mut **peer;
+            let Some(header) = peer.consumer.poll() else {
+                peer.was_idle = true;
                 continue;
-            }
+            };
+            peer.last_found = self.turns;
             // The next turn begins behind the peer that was served last.
             self.next_hot = index;
+            let drained = peer.drain(number, header, &mut self.burst);
             if drained != Drained::Some {
                 if drained == Drained::Full {
                     break;
@@ -400,7 +399,9 @@ impl PacketRx for ShmRx {
             }
         }
         let count = self.burst.end();
-        self.busy_turns += u64::from(count != 0);
+        if count != 0 {
+            self.busy_turns += 1;
+        }
         Ok(count)
     }
 

@@ -12,7 +12,9 @@ use crate::origins::{Origin, OriginId, Origins};
 use crate::wire::Preamble;
 use crate::{Event, PeerId, SessionId};
 
+/// In one cache line, which each datagram writes.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct Peer {
     /// Its incarnation; zero until known.
     pub(crate) token: u32,

@@ -115,14 +115,15 @@ impl Burst {
     /// is not full.
     #[inline]
     pub(super) fn push_line(&mut self, peer: u32, length: usize) -> &mut [u8; LINE] {
-        self.entries[self.count] = Entry {
+        let (index, used) = (self.count, self.used);
+        let line = &mut self.memory[used].0;
+        self.entries[index] = Entry {
             peer,
-            at: (self.used * LINE + HEADER_BYTES) as u32,
+            at: (used * LINE + HEADER_BYTES) as u32,
             length: length as u32,
         };
-        self.count += 1;
-        let line = &mut self.memory[self.used].0;
-        self.used += 1;
+        self.count = index + 1;
+        self.used = used + 1;
         line
     }
 
@@ -155,7 +156,8 @@ impl Burst {
     /// Datagram `index` of the burst.
     #[inline]
     pub(super) fn datagram(&self, index: usize) -> Datagram<'_> {
-        let entry = self.entries[..self.count][index];
+        debug_assert!(index < self.count);
+        let entry = self.entries[index];
         let begin = entry.at as usize;
         Datagram {
             source: Source::Peer(PeerId(entry.peer)),
