@@ -33,30 +33,51 @@ impl<'a, I: PacketIo> Burst<'a, I> {
         }
     }
 
-    /// Handles what is left.
-    #[inline]
+    /// Handles the datagrams that are left, of which there is one at least.
+    #[inline(always)]
     pub(crate) fn handle<C: Clock>(
         &mut self,
         parts: &mut Parts<I, C>,
         tx: &mut I::Tx,
     ) -> Result<(), IoError> {
         loop {
-            while let Some(upcoming) = parts.core.proto.upcoming(&self.frames) {
-                match upcoming {
-                    Upcoming::Requests(peer) => {
-                        parts.handle_requests(peer, &mut self.frames, tx)?;
-                    }
-                    Upcoming::Responses(peer) => {
-                        parts.handle_responses(peer, &mut self.frames, tx)?;
-                    }
-                    Upcoming::Other => parts.handle_other(&mut self.frames, tx)?,
-                }
-            }
+            self.open_next(parts, tx)?;
+            self.handle_frames(parts, tx)?;
             if self.next == self.datagrams {
                 return Ok(());
             }
-            self.open_next(parts, tx)?;
         }
+    }
+
+    /// Handles what is left after a panic.
+    #[cold]
+    pub(crate) fn resume<C: Clock>(
+        &mut self,
+        parts: &mut Parts<I, C>,
+        tx: &mut I::Tx,
+    ) -> Result<(), IoError> {
+        self.handle_frames(parts, tx)?;
+        if self.next == self.datagrams {
+            return Ok(());
+        }
+        self.handle(parts, tx)
+    }
+
+    /// Handles the frames that are left of a datagram.
+    #[inline(always)]
+    fn handle_frames<C: Clock>(
+        &mut self,
+        parts: &mut Parts<I, C>,
+        tx: &mut I::Tx,
+    ) -> Result<(), IoError> {
+        while let Some(upcoming) = parts.core.proto.upcoming(&self.frames) {
+            match upcoming {
+                Upcoming::Requests(peer) => parts.handle_requests(peer, &mut self.frames, tx)?,
+                Upcoming::Responses(peer) => parts.handle_responses(peer, &mut self.frames, tx)?,
+                Upcoming::Other => parts.handle_other(&mut self.frames, tx)?,
+            }
+        }
+        Ok(())
     }
 
     /// Opens the next datagram.

@@ -193,11 +193,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         parts.core.stats.datagrams += datagrams as u64;
         let mut burst = Burst::<I>::new(rx, datagrams, self.batched_timestamps);
         // One guard for the whole burst: a guard for each handler would cost as much as a handler.
+        let mut result = catch_unwind(AssertUnwindSafe(|| burst.handle(parts, tx)));
         loop {
-            match catch_unwind(AssertUnwindSafe(|| burst.handle(parts, tx))) {
+            match result {
                 Ok(result) => return result,
                 Err(panic) => parts.recover(tx, panic),
             }
+            result = catch_unwind(AssertUnwindSafe(|| burst.resume(parts, tx)));
         }
     }
 
