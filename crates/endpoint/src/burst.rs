@@ -14,8 +14,6 @@ use crate::sink::Sink;
 pub(crate) struct Burst<'a, I: PacketIo> {
     rx: &'a I::Rx,
     datagrams: usize,
-    /// Unless timestamps are batched, each datagram has its own time.
-    batched_timestamps: bool,
     /// The next datagram to open.
     next: usize,
     /// The frames that are left of the one before it.
@@ -23,11 +21,10 @@ pub(crate) struct Burst<'a, I: PacketIo> {
 }
 
 impl<'a, I: PacketIo> Burst<'a, I> {
-    pub(crate) fn new(rx: &'a I::Rx, datagrams: usize, batched_timestamps: bool) -> Self {
+    pub(crate) fn new(rx: &'a I::Rx, datagrams: usize) -> Self {
         Self {
             rx,
             datagrams,
-            batched_timestamps,
             next: 0,
             frames: Frames::NONE,
         }
@@ -94,7 +91,7 @@ impl<'a, I: PacketIo> Burst<'a, I> {
         if core.proto.is_crowded() {
             self.prefetch(&core.proto, index);
         }
-        if !self.batched_timestamps {
+        if !parts.batched_timestamps {
             core.now_ns = parts.clock.now_ns();
         }
         let source = proto_source(datagram.source);

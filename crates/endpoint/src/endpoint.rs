@@ -49,7 +49,6 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) between_turns: bool,
     /// Which turns do everything, and which only look for datagrams.
     pub(crate) schedule: TurnSchedule,
-    pub(crate) batched_timestamps: bool,
     /// Requests when the clock was last read.
     pub(crate) requests_seen: u64,
     pub(crate) stall: Option<Stall>,
@@ -97,6 +96,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             dispatch: None,
             clock,
             cadence: FlushCadence::default(),
+            batched_timestamps: config.batched_timestamps,
         };
         parts.tables.reply.answer.message = parts.core.proto.buffer();
         Ok(Self {
@@ -107,7 +107,6 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             active_ns: now_ns,
             between_turns: false,
             schedule: TurnSchedule::default(),
-            batched_timestamps: config.batched_timestamps,
             requests_seen: 0,
             stall: None,
             io,

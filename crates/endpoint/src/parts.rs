@@ -21,6 +21,8 @@ pub(crate) struct Parts<I: PacketIo, C> {
     pub(crate) clock: C,
     /// When a long burst is flushed.
     pub(crate) cadence: FlushCadence,
+    /// Unless timestamps are batched, each datagram has its own time.
+    pub(crate) batched_timestamps: bool,
 }
 
 impl<I: PacketIo, C: Clock> Parts<I, C> {

@@ -134,7 +134,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     pub(crate) fn read_clock(&mut self) {
         let core = &mut self.parts.core;
         let before_ns = std::mem::replace(&mut core.now_ns, self.parts.clock.now_ns());
-        let passed_ns = core.now_ns.saturating_sub(before_ns);
+        // The clock never goes back.
+        let passed_ns = core.now_ns.wrapping_sub(before_ns);
         if self.schedule.take_slept() {
             // If a datagram ended the sleep, it arrived just now.
             core.admission.queue_is_empty(core.now_ns);
@@ -191,7 +192,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let parts = &mut self.parts;
         parts.cadence.begin_burst(parts.core.now_ns);
         parts.core.stats.datagrams += datagrams as u64;
-        let mut burst = Burst::<I>::new(rx, datagrams, self.batched_timestamps);
+        let mut burst = Burst::<I>::new(rx, datagrams);
         // One guard for the whole burst: a guard for each handler would cost as much as a handler.
         let mut result = catch_unwind(AssertUnwindSafe(|| burst.handle(parts, tx)));
         loop {

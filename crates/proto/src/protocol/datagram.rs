@@ -34,13 +34,24 @@ impl Protocol {
                     let peer = Some(peer);
                     return Ok(Frames { peer, rest });
                 }
-                // Written anew, so that the source need not be in memory for the usual datagram.
-                self.handle_uncommon_head(now, Source::Peer(peer), datagram, sink)?
+                // With the peer only, so that no source need be in memory for the usual datagram.
+                self.handle_uncommon_head_of_peer(now, peer, datagram, sink)?
             }
             Source::Unknown(_) => self.handle_uncommon_head(now, source, datagram, sink)?,
         };
         let rest = datagram.get(PREAMBLE_BYTES..).unwrap_or_default();
         Ok(Frames { peer, rest })
+    }
+
+    #[cold]
+    fn handle_uncommon_head_of_peer<S: FrameSink>(
+        &mut self,
+        now: u64,
+        peer: PeerId,
+        datagram: &[u8],
+        sink: &mut S,
+    ) -> Result<Option<PeerId>, DatagramError> {
+        self.handle_uncommon_head(now, Source::Peer(peer), datagram, sink)
     }
 
     /// Handles the head of a datagram that is not plainly one of a peer for this incarnation. Returns the
