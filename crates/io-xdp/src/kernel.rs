@@ -53,7 +53,7 @@ pub(crate) fn or_too_old(error: IoError) -> IoError {
     explain(error, KernelVersion::running())
 }
 
-fn explain(error: IoError, running: Option<KernelVersion>) -> IoError {
+fn explain(mut error: IoError, running: Option<KernelVersion>) -> IoError {
     // The errors of a kernel that does not know a flag, an option, a call or an instruction.
     let unknown = [
         libc::EINVAL,
@@ -64,13 +64,13 @@ fn explain(error: IoError, running: Option<KernelVersion>) -> IoError {
     ];
     let errno = error.source.as_ref().and_then(std::io::Error::raw_os_error);
     let may_be = error.fault == Fault::Host && errno.is_some_and(|errno| unknown.contains(&errno));
-    match running {
-        Some(running) if may_be && running < OLDEST_KERNEL => IoError {
-            remedy: format!("use Linux {OLDEST_KERNEL} or later (this is {running}), or udp://"),
-            ..error
-        },
-        _ => error,
+    if let Some(running) = running
+        && may_be
+        && running < OLDEST_KERNEL
+    {
+        error.remedy = format!("use Linux {OLDEST_KERNEL} or later (this is {running}), or udp://");
     }
+    error
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 /// The side that has to act so that an error goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,12 @@ impl Deref for IoError {
 
     fn deref(&self) -> &IoErrorParts {
         &self.0
+    }
+}
+
+impl DerefMut for IoError {
+    fn deref_mut(&mut self) -> &mut IoErrorParts {
+        &mut self.0
     }
 }
 

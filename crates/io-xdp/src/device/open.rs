@@ -401,7 +401,7 @@ fn own_address(wanted: SocketAddr, own: &[IpAddr], link: &Link) -> Option<Socket
 }
 
 /// The error for a port that the kernel does not give.
-fn no_port(attempt: &str, local: SocketAddr, error: IoError) -> IoError {
+fn no_port(attempt: &str, local: SocketAddr, mut error: IoError) -> IoError {
     let port = match local.port() {
         0 => "a UDP port".to_owned(),
         port => format!("UDP port {port}"),
@@ -411,9 +411,7 @@ fn no_port(attempt: &str, local: SocketAddr, error: IoError) -> IoError {
         local.ip(),
         error.problem
     );
-    IoError {
-        attempt: attempt.to_owned(),
-        problem,
-        ..error
-    }
+    error.attempt = attempt.to_owned();
+    error.problem = problem;
+    error
 }
