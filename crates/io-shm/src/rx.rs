@@ -43,8 +43,8 @@ struct RxPeer {
     was_idle: bool,
     /// The last turn that found something.
     last_found: u64,
-    /// The turn since which it counts as one that has sent nothing.
-    silent_since: u64,
+    /// Where in the ring it begins to count as one that has sent something.
+    silent_until: u64,
     /// The peer is gone; datagrams that it published up to here are still delivered.
     end: Option<Heads>,
 }
@@ -186,13 +186,13 @@ impl ShmRx {
         }
         assert!(self.peers[index].is_none(), "peer {peer} is there already");
         self.peers[index] = Some(Box::new(RxPeer {
+            silent_until: consumer.position(),
             consumer,
             words,
             doorbell: Doorbell::default(),
             socket,
             was_idle: true,
             last_found: self.turns,
-            silent_since: self.turns,
             end: None,
         }));
         self.hot.push(peer);
@@ -253,13 +253,13 @@ impl ShmRx {
 
     /// Whether a datagram from the peer was received.
     pub(crate) fn has_sent(&self, peer: u32) -> bool {
-        matches!(&self.peers[peer as usize], Some(peer) if peer.last_found > peer.silent_since)
+        matches!(&self.peers[peer as usize], Some(peer) if peer.consumer.position() != peer.silent_until)
     }
 
     /// From now on the peer counts as one that has never sent.
     pub(crate) fn forget_sent(&mut self, peer: u32) {
         if let Some(peer) = &mut self.peers[peer as usize] {
-            peer.silent_since = self.turns;
+            peer.silent_until = peer.consumer.position();
         }
     }
 

@@ -355,7 +355,7 @@ pub use starling_endpoint::{
     MetadataView, ProtocolConfig, ProtocolStats, Sleep, Stats, Status, Turn, WorkerConfig,
     WorkerConfigError, jbsq,
 };
-pub use starling_io::{DeviceReport, Fault, IoError, MessageMemory, Wake};
+pub use starling_io::{DeviceReport, Fault, IoError, IoErrorParts, MessageMemory, Wake};
 pub use starling_message::protobuf::DecodeLimits;
 pub use starling_message::{Bytes, Message, MessageView, well_known};
 pub use stats::ThreadStats;

@@ -110,6 +110,11 @@ impl<M: RingMemory> Consumer<M> {
         self.heads.line >= end.line || self.heads.bulk > end.bulk
     }
 
+    /// Where in the line ring the next record begins. Each record moves it.
+    pub(crate) fn position(&self) -> u64 {
+        self.heads.line
+    }
+
     /// The next record, if it is published.
     #[inline]
     pub(crate) fn poll(&self) -> Option<Published> {
