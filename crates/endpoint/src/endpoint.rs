@@ -333,9 +333,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// Nanoseconds since the last turn began. Reads the clock, for all that is done before the next one.
     pub fn since_last_turn_ns(&mut self) -> u64 {
-        let last_ns = self.core.now_ns;
+        let last_ns = self.parts.core.now_ns;
         self.begin_owner_work();
-        self.core.now_ns - last_ns
+        self.parts.core.now_ns - last_ns
     }
 
     /// Calls that are not over.
