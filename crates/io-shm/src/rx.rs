@@ -204,7 +204,7 @@ impl ShmRx {
         self.unlist(peer);
         self.faults.retain(|&other| other != peer);
         self.need_heap.retain(|&other| other != peer);
-        self.burst.left_tails.retain(|left| left.peer != peer);
+        self.burst.forget_tails_of(peer);
     }
 
     /// A peer has shared its message heap.
@@ -392,10 +392,11 @@ impl PacketRx for ShmRx {
             self.next_hot = index;
             let drained = peer.drain(number, header, &mut self.burst);
             if drained != Drained::Some {
-                if drained == Drained::Full {
+                self.record_uncommon(number, drained);
+                // The last datagram of a peer that is gone may have filled it, too.
+                if self.burst.is_full() {
                     break;
                 }
-                self.record_uncommon(number, drained);
             }
         }
         let count = self.burst.end();

@@ -8,11 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use common::rogue::{
-    BULK, BULK_RING, HEAP_BYTES, Rogue, VALID, connect, hello, memory, sealed, sealed_memory, send,
+    BULK, BULK_RING, HEAP_BYTES, LINE_RING, MORE, Rogue, VALID, connect, hello, memory, sealed,
+    sealed_memory, send,
 };
 use common::{Device, PREAMBLE, name, open_files};
 use rustix::fs::SealFlags;
-use starling_io::{IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, PeerId, TxError};
+use starling_io::{IoEvent, MAX_BURST, PacketIo, PacketRx, PacketTx, PeerGone, PeerId, TxError};
 use starling_io_shm::ShmConfig;
 
 /// Checks that the device refuses a hello with this code, or without an answer.
@@ -296,6 +297,40 @@ fn unexpected_files(server: &mut Device) -> u64 {
     2
 }
 
+/// Peers that leave, and whose rings are full of headers, so that the last datagram which is delivered of
+/// each fills a burst.
+fn full_rings_of_peers_that_left(server: &mut Device) {
+    const ROGUES: u64 = 4;
+    let rogues: Vec<Rogue> = (0..ROGUES).map(|_| Rogue::connected(server)).collect();
+    let lines = LINE_RING / 64;
+    assert!(lines.is_multiple_of(MAX_BURST as u64));
+    for rogue in rogues {
+        for line in 0..lines {
+            rogue.publish(line, b"once more");
+            let header = VALID | MORE | (PREAMBLE.len() + 9) as u32;
+            rogue.write(64 * line, &header.to_ne_bytes());
+        }
+    }
+    for _ in 0..ROGUES {
+        let event = loop {
+            server.poll();
+            if let Some(event) = server.poll_event() {
+                break event;
+            }
+        };
+        let IoEvent::PeerGone(peer, PeerGone::Certain) = event else {
+            panic!("another event");
+        };
+        server.close_peer(peer);
+    }
+    let mut datagrams = 0;
+    while let Some((_, datagram)) = server.take_received() {
+        assert_eq!(datagram, b"once more");
+        datagrams += 1;
+    }
+    assert!(datagrams >= ROGUES * lines, "at least all of each ring");
+}
+
 fn leave(server: &mut Device, rogue: Rogue) {
     drop(rogue);
     let IoEvent::PeerGone(peer, PeerGone::Certain) = server.wait_for_event() else {
@@ -349,6 +384,7 @@ fn peers_that_break_the_rules_are_disconnected_and_honest_peers_are_not_affected
     changing_heap(&mut server);
     changing_memory(&mut server);
     noise(&mut server);
+    full_rings_of_peers_that_left(&mut server);
     let cut_off = cut_off + unexpected_files(&mut server);
     assert_eq!(server.report().count("peers_cut_off"), Some(cut_off));
     check(&mut server);

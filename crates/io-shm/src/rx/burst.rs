@@ -88,6 +88,13 @@ impl Burst {
         std::mem::take(&mut self.left_tails)
     }
 
+    /// A peer is removed: nobody asks for its tails.
+    pub(super) fn forget_tails_of(&mut self, peer: u32) {
+        self.left_tails.retain(|left| left.peer != peer);
+        let bytes = self.left_tails.iter().map(|left| left.range.bytes as usize);
+        self.left_bytes = bytes.sum();
+    }
+
     /// The tail of a datagram that was left.
     pub(super) fn left_tail(&self, index: usize) -> Option<&LeftTail> {
         self.left_tails.iter().find(|left| left.index == index)
@@ -170,5 +177,37 @@ impl Burst {
     fn bytes(&self) -> &[u8] {
         // SAFETY: as in `room`.
         unsafe { slice::from_raw_parts(self.memory.as_ptr().cast(), size_of_val(&self.memory[..])) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tails_of_a_removed_peer_do_not_fill_later_bursts() {
+        let mut burst = Burst::new();
+        burst.make_room_for(4 * LINE);
+        let record = ReceivedRecord {
+            at: HEADER_BYTES,
+            length: 2 * LINE,
+            left_tail: None,
+        };
+        let left_tail = Some(HeapRange {
+            at: 0,
+            bytes: BURST_BYTES as u32,
+        });
+        burst.push(
+            7,
+            &ReceivedRecord {
+                left_tail,
+                ..record
+            },
+        );
+        assert!(burst.is_full());
+        burst.forget_tails_of(7);
+        burst.clear();
+        burst.push(8, &record);
+        assert!(!burst.is_full());
     }
 }

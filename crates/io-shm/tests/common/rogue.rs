@@ -21,6 +21,7 @@ use super::{Device, PREAMBLE};
 pub const LINE_RING: u64 = 32 << 10;
 pub const BULK_RING: u64 = 64 << 10;
 pub const VALID: u32 = 1 << 31;
+pub const MORE: u32 = 1 << 30;
 pub const BULK: u32 = 1 << 29;
 pub const HEAP: u32 = 1 << 28;
 pub const HEAP_BYTES: u64 = 128 << 10;
