@@ -48,7 +48,11 @@ impl<I: PacketIo> Methods<I> {
     pub(crate) fn entry(&mut self, method: MethodId) -> &mut Option<HandlerKind<I>> {
         let index = self.first_bucket(method.0);
         // Nearly always it is there, so this is separate from the search.
-        if self.buckets.get(index).is_some_and(|bucket| bucket.method == method.0) {
+        if self
+            .buckets
+            .get(index)
+            .is_some_and(|bucket| bucket.method == method.0)
+        {
             return &mut self.buckets[index].handler;
         }
         let index = self.bucket(method.0);

@@ -84,7 +84,13 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
 
     /// Handles a request without an extension that is not for an inline handler.
     #[cold]
-    fn handle_other_request(&mut self, tx: &mut I::Tx, id: RequestId, peer: PeerId, payload: &[u8]) {
+    fn handle_other_request(
+        &mut self,
+        tx: &mut I::Tx,
+        id: RequestId,
+        peer: PeerId,
+        payload: &[u8],
+    ) {
         self.handle_request(tx, id, peer, false, PayloadBytes::InPlace(payload));
     }
 

@@ -217,7 +217,9 @@ impl Claims {
         entry.peer.store(info.peer.0, Ordering::Relaxed);
         entry.remote.store(info.remote, Ordering::Relaxed);
         entry.token.store(info.token, Ordering::Relaxed);
-        entry.small_buffer.store(info.small_buffer, Ordering::Relaxed);
+        entry
+            .small_buffer
+            .store(info.small_buffer, Ordering::Relaxed);
         let uses = u64::from(round | u32::from(id.generation())) << NUMBER_BITS;
         for (word, number) in entry.slots.iter().zip(numbers) {
             debug_assert_eq!(

@@ -233,7 +233,11 @@ mod tests {
             let handle = table.get(id).unwrap().0;
             assert_eq!(handle.round(), uses / 65_536 * 256);
             assert!(table.get_exact_mut(RequestId::new(handle, 63, 1)).is_some());
-            assert!(table.get_exact_mut(RequestId::new(handle.next(), 63, 1)).is_none());
+            assert!(
+                table
+                    .get_exact_mut(RequestId::new(handle.next(), 63, 1))
+                    .is_none()
+            );
             let before = seen.insert(id, uses);
             assert_eq!(before, uses.checked_sub(65_536));
             table.remove(id);

@@ -184,12 +184,7 @@ impl<M: RingMemory, T> Producer<M, T> {
     /// is not small, or if the ring has no room as far as is known. No function is called, so none of the
     /// caller's registers have to be saved.
     #[inline(always)]
-    pub(crate) fn begin_small(
-        &mut self,
-        preamble: u64,
-        head: [u64; 2],
-        body: &[u8],
-    ) -> bool {
+    pub(crate) fn begin_small(&mut self, preamble: u64, head: [u64; 2], body: &[u8]) -> bool {
         let start = [preamble, head[0], head[1]].map(u64::to_ne_bytes);
         let start = start.as_flattened();
         let has_room = self.tail + self.small_room <= self.limit;

@@ -216,7 +216,11 @@ impl Header {
     /// As bytes, for a payload of `length` bytes.
     #[inline]
     pub(crate) fn to_bytes(self, length: usize) -> [u8; HEADER_BYTES] {
-        HeaderStart::new(self.kind, self.flags, self.session).to_bytes(self.slot, length, self.number)
+        HeaderStart::new(self.kind, self.flags, self.session).to_bytes(
+            self.slot,
+            length,
+            self.number,
+        )
     }
 }
 
