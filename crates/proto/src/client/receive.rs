@@ -308,12 +308,19 @@ impl Client {
         if ack.executing != 0 {
             slot.executing = true;
             slot.confirm(now);
+            let answered = session.confirm_others(now, index, ack.sack);
+            if answered != 0 {
+                self.ask_again(shared, now, id, answered, sink);
+            }
         }
+        let session = self.sessions.get_mut(id).expect("just found");
+        let slot = &mut session.slots[index];
         let Some(Large::Send { window, timed }) = slot.cold.large_mut() else {
             // A request of one packet that is being executed: there is nothing to send.
             return;
         };
-        if !window.handle_ack(ack.next, ack.sack, now, srtt_ns) {
+        let sack = if ack.executing == 0 { ack.sack } else { 0 };
+        if !window.handle_ack(ack.next, sack, now, srtt_ns) {
             return;
         }
         let lost = window.take_loss();

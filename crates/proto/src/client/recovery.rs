@@ -24,6 +24,10 @@ use crate::{FrameSink, SessionError, SessionId};
 /// Retries of a request before its silence counts as the server's silence.
 const MIN_RETRIES: u8 = 5;
 
+/// Requests that their servers are known to execute are asked for at so many times in the longest
+/// retransmission timeout.
+const ASKS_APART: u64 = 4;
+
 impl Client {
     /// Sends again what had no answer in time, and puts the session's timer to its next slot.
     pub(super) fn handle_request_timer<S: FrameSink>(
@@ -39,6 +43,7 @@ impl Client {
         let mut next = None;
         let mut resend = false;
         let mut unconfirmed = false;
+        let mut asked = false;
         while busy != 0 {
             let index = busy.trailing_zeros() as usize;
             busy &= busy - 1;
@@ -48,7 +53,14 @@ impl Client {
                 (session.pending | session.paced_rfrs) & 1 << index != 0 && slot.credits == 0;
             if !waits {
                 let at = slot.active_at + session.timeout_ns(index, config);
+                if now >= at && asked && slot.is_confirmed() {
+                    // The answer to the one that was asked for says whether this one is executed.
+                    let at = now + first_timeout_ns(session, config);
+                    next = Some(next.map_or(at, |next: u64| next.min(at)));
+                    continue;
+                }
                 if now >= at {
+                    asked |= slot.executing;
                     shared.stats.retransmissions += 1;
                     if slot.retries == 0 {
                         session.back_off(now, slot.active_at);
@@ -63,8 +75,12 @@ impl Client {
                 }
             }
             let slot = &session.slots[index];
-            let at =
+            let mut at =
                 slot.active_at.max(if waits { now } else { 0 }) + session.timeout_ns(index, config);
+            if slot.is_confirmed() {
+                // Sessions ask together, in few turns: with thousands of them, turns are what asking costs.
+                at = at.next_multiple_of((config.rto_max_ns / ASKS_APART).max(1));
+            }
             next = Some(next.map_or(at, |next: u64| next.min(at)));
         }
         if let Some(at) = next {
@@ -80,6 +96,26 @@ impl Client {
         }
         if resend {
             self.send_pending(shared, now, id, sink);
+        }
+    }
+
+    /// Asks for responses that the server has sent and that have not come.
+    #[cold]
+    pub(super) fn ask_again<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        mut slots: u64,
+        sink: &mut S,
+    ) {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        while slots != 0 {
+            let index = slots.trailing_zeros() as usize;
+            slots &= slots - 1;
+            shared.stats.retransmissions += 1;
+            // Nothing of a request that is executed is left to send, so the session has nothing pending.
+            retransmit(&mut self.rfr_queue, session, index, now, sink);
         }
     }
 

@@ -492,8 +492,36 @@ impl ClientSession {
     pub(crate) fn timeout_ns(&self, index: usize, config: &Config) -> u64 {
         let slot = &self.slots[index];
         let doublings = slot.retries.max(self.doublings(slot.active_at));
-        let (min_ns, max_ns) = (config.rto_min_ns, config.rto_max_ns);
-        self.rtt.timeout_ns(doublings, min_ns, max_ns)
+        let max_ns = match slot.is_confirmed() {
+            true => config.rto_max_ns.max(config.keepalive_ns),
+            false => config.rto_max_ns,
+        };
+        self.rtt.timeout_ns(doublings, config.rto_min_ns, max_ns)
+    }
+
+    /// The server has said which slots have a request that it executes. Those that were confirmed before are
+    /// so again; the server cannot have another request in their slots. Returns those that it has answered
+    /// meanwhile, though nothing has come.
+    pub(crate) fn confirm_others(&mut self, now: u64, index: usize, executing: u64) -> u64 {
+        let mut answered = 0;
+        let mut others = self.busy() & !(1 << index);
+        while others != 0 {
+            let other = others.trailing_zeros() as usize;
+            others &= others - 1;
+            let slot = &mut self.slots[other];
+            if !slot.is_confirmed() || slot.phase == Phase::Receiving {
+                continue;
+            }
+            if executing & 1 << other == 0 {
+                answered |= 1 << other;
+                continue;
+            }
+            // As if it had been asked for itself.
+            slot.retries = slot.retries.saturating_add(1);
+            slot.active_at = now;
+            slot.confirm(now);
+        }
+        answered
     }
 
     /// How often the timeout of a packet sent at `sent_at` is doubled. Without this, a path whose

@@ -139,6 +139,12 @@ impl Slot {
         self.cold.extra().copied().unwrap_or(0)
     }
 
+    /// Whether the server has said that it executes the request since that was last sent. Then only a lost
+    /// response is a reason to ask for it.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.executing && self.confirmed_at() >= self.active_at
+    }
+
     /// The server has the request, or it is sent again for the first time.
     pub(crate) fn confirm(&mut self, at: u64) {
         *self.cold.extra_mut() = at;

@@ -210,6 +210,18 @@ impl ServerSession {
         0
     }
 
+    /// The slots whose requests are being executed: bit *i* for slot *i*.
+    fn executing(&self) -> u64 {
+        let is_executing = |slot: &Slot| slot.phase == Phase::Executing;
+        let bit = |index| match self.slots.get(index).is_some_and(is_executing) {
+            true => 1 << index,
+            false => 0,
+        };
+        (0..self.slots.count())
+            .map(bit)
+            .fold(0, |all, bit: u64| all | bit)
+    }
+
     /// Sends a credit return: what arrived of the request in `slot`, or that it is being executed.
     pub(crate) fn push_credit_return<S: FrameSink>(
         &self,
@@ -223,9 +235,14 @@ impl ServerSession {
                 executing: 0,
                 sack: window.sack(),
             },
+            _ if entry.phase == Phase::Executing => CreditReturn {
+                next: entry.fragments,
+                executing: 1,
+                sack: self.executing(),
+            },
             _ => CreditReturn {
                 next: entry.fragments,
-                executing: u32::from(entry.phase == Phase::Executing),
+                executing: 0,
                 sack: 0,
             },
         };

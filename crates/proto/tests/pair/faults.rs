@@ -71,7 +71,9 @@ fn a_long_running_request_is_repeated_and_not_run_again() {
     net.request(0, session, 1, b"takes its time");
     net.run_ms(20_000);
     assert_eq!(net.hosts[1].ran.len(), 1);
-    assert!(net.hosts[1].protocol.stats().duplicates > 100);
+    // Ever less often, until once a keepalive.
+    let asked = net.hosts[1].protocol.stats().duplicates;
+    assert!((40..60).contains(&asked), "{asked}");
     let (id, _) = net.hosts[1].ran[0];
     let now = net.now;
     assert!(net.hosts[1].protocol.is_wanted(id));

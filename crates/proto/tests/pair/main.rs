@@ -1,5 +1,6 @@
 //! The protocol between hosts, in virtual time: a test for each statement of PROTOCOL.md.
 
+mod asks;
 mod claims;
 mod congestion;
 mod credits;
