@@ -71,14 +71,19 @@ pub(crate) fn registration(
     let call = format!("<__T as {service}>::{name}");
     let run = match streams_of(method) {
         Some(Streams::Requests) => format!(
-            "let mut responses = responses;
-            let response = {call}(service, context, requests).await?;
-            responses.send(&response).await"
+            "async move {{
+                let mut responses = responses;
+                let response = {call}(service, context, requests).await?;
+                responses.send(&response).await
+            }}"
         ),
-        Some(Streams::Both) => format!("{call}(service, context, requests, responses).await"),
+        // The handler's own future: one around it would be twice as large.
+        Some(Streams::Both) => format!("{call}(service, context, requests, responses)"),
         Some(Streams::Responses) | None => format!(
-            "let request = {rt}::receive_only(requests, &context).await?;
-            {call}(service, context, request, responses).await"
+            "async move {{
+                let request = {rt}::receive_only(requests, &context).await?;
+                {call}(service, context, request, responses).await
+            }}"
         ),
     };
     format!(
@@ -86,7 +91,7 @@ pub(crate) fn registration(
             &{constant}.methods[{index}],
             move |context, requests, responses| {{
                 let service = ::std::sync::Arc::clone(&service);
-                async move {{ {run} }}
+                {run}
             }},
         );\n"
     )

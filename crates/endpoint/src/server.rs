@@ -380,12 +380,22 @@ impl Reply<'_> {
 
     /// Defers the answer. What was written so far is kept.
     pub fn defer(self) -> DeferredReply {
+        let answer = std::mem::take(&mut self.slot.answer);
+        self.defer_with(answer)
+    }
+
+    /// Defers an answer that is built elsewhere, perhaps much later: its buffer has no memory until then.
+    pub fn defer_without_buffer(self) -> DeferredReply {
+        self.defer_with(Answer::default())
+    }
+
+    fn defer_with(self, answer: Answer) -> DeferredReply {
         let state = Arc::new(RequestState::default());
         self.slot.outcome = Some(ReplyOutcome::Deferred(Arc::clone(&state)));
         DeferredReply {
             id: self.slot.id,
             deadline_ns: self.slot.deadline_ns,
-            answer: std::mem::take(&mut self.slot.answer),
+            answer,
             state,
             abandoned: Arc::clone(&self.slot.abandoned),
             is_refused: false,

@@ -80,7 +80,8 @@ impl Arena {
     }
 
     /// Begins an empty message of this layout at the end of `bytes`, whose content stays in front.
-    #[inline]
+    // Where the layout is a constant, its fixed part is a few stores.
+    #[inline(always)]
     pub fn begin<'l>(mut bytes: Vec<u8>, layout: impl Into<LayoutRef<'l>>) -> Arena {
         let base = bytes.len();
         append_zeros(&mut bytes, layout.into().size() as usize);
@@ -89,6 +90,30 @@ impl Arena {
             base,
             adopted: None,
             extra: None,
+        }
+    }
+
+    /// Bytes that [`Arena::begin_next`] begins a message behind.
+    #[inline]
+    pub fn behind(bytes: Vec<u8>) -> Arena {
+        let base = bytes.len();
+        Arena {
+            bytes,
+            base,
+            adopted: None,
+            extra: None,
+        }
+    }
+
+    /// Begins another message behind this one and `gap` zeros. What was built stays, in front of it.
+    #[inline(always)]
+    pub fn begin_next<'l>(&mut self, gap: usize, layout: impl Into<LayoutRef<'l>>) {
+        append_zeros(&mut self.bytes, gap);
+        self.base = self.bytes.len();
+        append_zeros(&mut self.bytes, layout.into().size() as usize);
+        self.adopted = None;
+        if self.extra.is_some() {
+            self.extra = None;
         }
     }
 
@@ -126,9 +151,21 @@ impl Arena {
         (std::mem::take(&mut self.bytes), tail.map(|tail| tail.bytes))
     }
 
+    /// The bytes in front of the message.
+    #[inline]
+    pub fn front_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.base]
+    }
+
     /// Size of the message in bytes, head and tail.
     pub fn message_len(&self) -> usize {
         self.head_len() + self.tail().map_or(0, |tail| tail.bytes.len())
+    }
+
+    /// Whether a part of the message is held by reference.
+    #[inline]
+    pub fn has_tail(&self) -> bool {
+        self.tail().is_some()
     }
 
     /// Number of bytes in front of the message.
@@ -170,10 +207,9 @@ impl Arena {
     #[inline]
     fn end_for(&self, more: usize) -> u32 {
         let end = self.head_len();
-        assert!(
-            more <= MAX_MESSAGE_BYTES - end.min(MAX_MESSAGE_BYTES),
-            "a message of {end} bytes cannot grow by {more}: the limit is {MAX_MESSAGE_BYTES} bytes"
-        );
+        if more > MAX_MESSAGE_BYTES - end.min(MAX_MESSAGE_BYTES) {
+            too_large(end, more);
+        }
         end as u32
     }
 
@@ -229,6 +265,7 @@ impl Arena {
         self.set_reference(slot, at, value.len() as u32);
     }
 
+    #[inline(never)]
     fn rewrite_bytes(&mut self, slot: u32, value: &[u8], explicit: bool) {
         self.drop_tail(slot);
         let (at, length) = self.reference(slot);
@@ -379,6 +416,15 @@ impl Arena {
             self.write(at, *value);
         }
     }
+}
+
+/// Apart from its caller, which then needs fewer registers.
+#[cold]
+#[inline(never)]
+fn too_large(end: usize, more: usize) -> ! {
+    panic!(
+        "a message of {end} bytes cannot grow by {more}: the limit is {MAX_MESSAGE_BYTES} bytes"
+    );
 }
 
 /// Elements that a full array of `count` has room for after it moved.
