@@ -174,9 +174,17 @@
 //! `futures` stream, and a `StreamSender` a sink. Messages come in order, each at most once, and a stream's
 //! status comes after all messages that were sent before it. Small messages that are ready leave together.
 //!
-//! A sender waits while the reader is behind by its window, 256 KiB unless set
-//! ([`CallOptions::stream_window`], [`ServerBuilder::stream_window`]). An end holds at most twice the window
-//! and two messages for each direction of a stream. For one client, a dispatch thread holds windows of
+//! | to send | to read | for |
+//! |---|---|---|
+//! | [`StreamSender::send`] | [`StreamReceiver::message`]: read where it lies, until the next one is asked for | most |
+//! | [`StreamSender::send_each`]: built where it is sent from | [`StreamReceiver::bundle`]: all that came together | many small messages |
+//! | the sink | the stream, [`StreamReceiver::blocking`]: an item has a share in the memory that it came in | combinators, messages that are kept |
+//!
+//! None of them allocates for each message, unless the ends have different schemas.
+//!
+//! A sender waits while the reader is behind by its window, 256 KiB unless set ([`CallOptions::stream_window`],
+//! [`ServerBuilder::stream_window`]). An end holds at most twice the window and three messages for each
+//! direction of a stream, one of which the reader has. For one client, a dispatch thread holds windows of
 //! [`ServerBuilder::max_stream_bytes_per_client`] in all; streams beyond that take one message at a time. A
 //! stream at rest takes a slot of a session, one held request and no buffers.
 //!
@@ -359,7 +367,10 @@ pub use starling_io::{DeviceReport, Fault, IoError, IoErrorParts, MessageMemory,
 pub use starling_message::protobuf::DecodeLimits;
 pub use starling_message::{Bytes, Message, MessageView, well_known};
 pub use stats::ThreadStats;
-pub use streaming::{Blocking, StreamCall, StreamItem, StreamReceiver, StreamSender};
+pub use streaming::{
+    Blocking, NextMessage, StreamBundle, StreamBundleIter, StreamCall, StreamItem, StreamReceiver,
+    StreamSender,
+};
 pub use wait::block_on;
 
 /// A channel to `address` that is connected: [`Channel::connect`].

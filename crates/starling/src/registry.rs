@@ -291,17 +291,9 @@ where
         let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(&listener.channels));
         MethodHandler::Streaming(Arc::new(move |ServerStreamEnd(end), remaining| {
             let context = NestedContext::new(&channels, remaining);
-            let metadata = context.response_metadata();
+            end.send_behind(context.response_metadata());
             let items = StreamReceiver::new(Arc::clone(&end));
-            let handler = handler(context, items, StreamSender::new(Arc::clone(&end)));
-            Box::pin(async move {
-                let result = handler.await;
-                let metadata = std::mem::take(&mut *metadata.lock());
-                if !metadata.is_empty() && end.trailers().is_none() {
-                    end.set_trailers(metadata)?;
-                }
-                result
-            })
+            Box::pin(handler(context, items, StreamSender::new(end)))
         }))
     }
 }

@@ -8,9 +8,11 @@
 //!
 //! The rules of streams are in `starling_stream`. Here they meet calls, wakers and message types.
 
+mod bundle;
 mod client;
 mod item;
 mod limits;
+mod open_bundle;
 mod receiver;
 mod sender;
 mod server;
@@ -19,17 +21,20 @@ mod table;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use starling_endpoint::{Encoding, Metadata, Status};
 use starling_message::{Bytes, Message};
+use starling_stream::{Bundle, Items};
 
 use crate::message::OwnedRequest;
 use crate::nested::NestedContext;
 use crate::plane::Waiting;
 
+pub use bundle::{StreamBundle, StreamBundleIter};
 pub(crate) use client::{ClientEnd, Route};
 pub use item::StreamItem;
 pub(crate) use limits::StreamLimits;
-pub use receiver::{Blocking, StreamReceiver};
+pub use receiver::{Blocking, NextMessage, StreamReceiver};
 pub use sender::{StreamCall, StreamSender};
 pub(crate) use table::Streams;
 
@@ -41,8 +46,23 @@ pub(crate) trait StreamEnd: Send + Sync {
     /// A server has room for an item only when none waits. Clients have no use for it.
     fn keep_one(&self) {}
 
-    /// Adds an item: its bytes, and more that are held by reference. A client may say that it is the last.
+    /// Adds an item when there is room: its bytes, and more that are held by reference.
+    fn poll_push(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut Waiting,
+        head: &[u8],
+        tail: Option<&Bytes>,
+    ) -> Poll<Result<(), Box<Status>>>;
+
+    /// Adds an item. A client may say that it is the last.
     fn push(&self, head: &[u8], tail: Option<&Bytes>, is_last: bool) -> Result<(), Status>;
+
+    /// An empty bundle with memory for so many bytes, for items that are written where they lie.
+    fn new_bundle(&self, bytes: usize) -> Bundle;
+
+    /// Adds the items that were written.
+    fn push_bundle(&self, bundle: Bundle) -> Result<(), Status>;
 
     /// The encoding of the items to push.
     fn encoding(&self) -> Encoding;
@@ -53,12 +73,15 @@ pub(crate) trait StreamEnd: Send + Sync {
     /// The user who pushes has panicked.
     fn abort(&self);
 
-    /// The next item, or the end.
-    fn poll_item(
+    /// The items of the next message, at least one, or the end.
+    fn poll_items(
         &self,
         cx: &mut Context<'_>,
         waiting: &mut Waiting,
-    ) -> Poll<Result<Option<(Bytes, Encoding)>, Status>>;
+    ) -> Poll<Result<Option<(Items, Encoding)>, Status>>;
+
+    /// An item is not of the stream's type: the other end's fault. Ends the stream, and returns how.
+    fn reject(&self, why: &str) -> Status;
 
     /// Nobody reads any more.
     fn stop_reading(&self);
@@ -74,6 +97,12 @@ pub(crate) trait StreamEnd: Send + Sync {
 
     /// Sends metadata behind the items.
     fn set_trailers(&self, metadata: Metadata) -> Result<(), Status>;
+
+    /// Sends what is in there behind the items when the handler has ended, unless that sets trailers. Of a
+    /// server's end.
+    fn send_behind(&self, metadata: Arc<Mutex<Metadata>>) {
+        let _ = metadata;
+    }
 
     /// Replaces the metadata that the client sent. Of a server's end.
     fn set_request_metadata(&self, metadata: Metadata) {

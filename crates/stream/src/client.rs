@@ -5,7 +5,7 @@ use starling_call::{Code, Metadata, Status, StreamFlags, StreamPosition};
 
 use crate::incoming::Incoming;
 use crate::outgoing::{Bundle, Outgoing};
-use crate::{MAX_HELD, MAX_OUTSTANDING, Violation};
+use crate::{Items, MAX_HELD, MAX_OUTSTANDING, Violation};
 
 /// A request to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,12 +30,21 @@ pub struct StreamResponse {
 }
 
 /// What the reader gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum ClientEvent {
-    /// An item.
-    Item(Bytes),
+    /// The items of a message, at least one.
+    Items(Items),
     /// There are no more items.
     End(Result<(), Status>),
+}
+
+/// How a stream ends.
+#[derive(Debug)]
+enum End {
+    /// By the server's last message.
+    ByServer(Result<(), Status>),
+    /// By a failure, or by the client itself. This counts if both have come.
+    Broken(Status),
 }
 
 /// The client's end of a stream.
@@ -56,11 +65,8 @@ pub struct ClientStream {
     last_with_items: Option<u64>,
     /// So many requests have arrived at the server without a gap.
     received: u64,
-    /// How the server ended the stream.
-    ended: Option<Result<(), Status>>,
-    /// Why the stream ends otherwise.
-    broken: Option<Status>,
-    /// The server was told of that, or need not be.
+    end: Option<Box<End>>,
+    /// The server was told that the stream has failed here, or need not be.
     is_told: bool,
     /// The server said that it does not have the stream.
     is_gone: bool,
@@ -82,8 +88,7 @@ impl ClientStream {
             end_sent: false,
             last_with_items: None,
             received: 0,
-            ended: None,
-            broken: None,
+            end: None,
             is_told: false,
             is_gone: false,
             headers: None,
@@ -107,19 +112,45 @@ impl ClientStream {
     ///
     /// # Errors
     /// How the stream has ended. The item is not sent.
+    #[inline]
     pub fn push(&mut self, head: &[u8], tail: Option<&Bytes>) -> Result<(), Status> {
-        if let Some(end) = self.end() {
-            return Err(end.err().unwrap_or_else(|| {
-                Status::cancelled("the server has ended the stream; the item was not sent")
-            }));
-        }
-        if self.outgoing.closed {
-            return Err(Status::failed_precondition(
-                "this end has closed the stream; the item was not sent",
-            ));
-        }
+        self.check_open()?;
         self.outgoing.push(head, tail);
         Ok(())
+    }
+
+    /// An empty bundle with memory for so many bytes, for items that are written where they lie.
+    pub fn new_bundle(&self, bytes: usize) -> Bundle {
+        self.outgoing.new_bundle(bytes)
+    }
+
+    /// Adds the items of a bundle that [`Self::new_bundle`] has given.
+    ///
+    /// # Errors
+    /// How the stream has ended. The items are not sent.
+    pub fn push_bundle(&mut self, bundle: Bundle) -> Result<(), Status> {
+        self.check_open()?;
+        self.outgoing.push_bundle(bundle);
+        Ok(())
+    }
+
+    #[inline]
+    fn check_open(&self) -> Result<(), Status> {
+        match self.outgoing.closed || self.is_over() {
+            false => Ok(()),
+            true => Err(self.why_closed()),
+        }
+    }
+
+    #[cold]
+    fn why_closed(&self) -> Status {
+        match self.end() {
+            Some(Err(status)) => status,
+            None if !self.is_over() => {
+                Status::failed_precondition("this end has closed the stream; the item was not sent")
+            }
+            _ => Status::cancelled("the server has ended the stream; the item was not sent"),
+        }
     }
 
     /// No more items come.
@@ -127,26 +158,34 @@ impl ClientStream {
         self.outgoing.closed = true;
     }
 
-    /// The next item, or the end. None while neither is here.
+    /// The items of the next message, or the end. None while neither is here.
     pub fn poll(&mut self) -> Option<ClientEvent> {
-        if let Some(item) = self.incoming.take() {
-            return Some(ClientEvent::Item(item));
+        if let Some(items) = self.incoming.take() {
+            return Some(ClientEvent::Items(items));
         }
         self.end().map(ClientEvent::End)
     }
 
     /// How the stream ended for its reader.
     fn end(&self) -> Option<Result<(), Status>> {
-        if let Some(status) = &self.broken {
-            return Some(Err(status.clone()));
+        match self.end.as_deref()? {
+            End::Broken(status) => Some(Err(status.clone())),
+            End::ByServer(ended) => self.incoming.is_complete().then(|| ended.clone()),
         }
-        let ended = self.ended.as_ref()?;
-        self.incoming.is_complete().then(|| ended.clone())
+    }
+
+    /// Why the stream has failed here.
+    fn broken(&self) -> Option<&Status> {
+        match self.end.as_deref()? {
+            End::Broken(status) => Some(status),
+            End::ByServer(_) => None,
+        }
     }
 
     /// The metadata that the server sent first. None until its first message is here.
-    pub fn headers(&self) -> Option<&Metadata> {
-        self.headers.as_deref()
+    pub fn headers(&self) -> Option<Metadata> {
+        let headers = self.headers.as_deref().cloned();
+        (self.incoming.next > 0).then(|| headers.unwrap_or_default())
     }
 
     /// The metadata that the server sent last.
@@ -166,12 +205,12 @@ impl ClientStream {
     /// Some, once, if the stream has failed here: its calls are of no use any more, and the request in it
     /// tells the server.
     pub fn take_failure(&mut self) -> Option<Option<StreamRequest>> {
-        let status = self.broken.as_ref()?;
+        let code = self.broken()?.code();
         if std::mem::replace(&mut self.is_told, true) {
             return None;
         }
         // A server that cannot be reached is not told, and one that lost the stream knows.
-        let is_reached = status.code() != Code::Unavailable && !self.is_gone;
+        let is_reached = code != Code::Unavailable && !self.is_gone;
         let may_know = self.outgoing.next > 0 && is_reached;
         Some(may_know.then(|| StreamRequest {
             position: self.position(self.outgoing.next, StreamFlags::CANCEL),
@@ -181,7 +220,7 @@ impl ClientStream {
 
     /// Whether nothing more is sent or comes.
     pub fn is_over(&self) -> bool {
-        self.broken.is_some() || self.ended.is_some()
+        self.end.is_some()
     }
 
     /// Requests that have no response.
@@ -189,7 +228,7 @@ impl ClientStream {
         self.outstanding
     }
 
-    /// Bytes of messages that the reader has not taken as a whole.
+    /// Bytes of messages that the reader has not taken.
     pub fn unread_bytes(&self) -> usize {
         self.incoming.unread_bytes()
     }
@@ -254,13 +293,13 @@ impl ClientStream {
         // The server holds the only outstanding request, if it has that.
         let on_its_way = !all_received && self.outstanding > 1;
         self.outgoing.may_send()
-            && (!on_its_way || self.outgoing.has_full_bundle() || self.outgoing.closed)
+            && (!on_its_way || self.outgoing.is_worth_a_message() || self.outgoing.closed)
     }
 
     /// Takes in the end of one of its calls. Returns whether the user can go on.
     pub fn handle_response(&mut self, result: Result<StreamResponse, Status>) -> bool {
         self.outstanding = self.outstanding.saturating_sub(1);
-        if self.broken.is_some() {
+        if self.broken().is_some() {
             return false;
         }
         let handled = match result {
@@ -316,19 +355,21 @@ impl ClientStream {
             self.hold = (self.hold * 2).min(MAX_HELD);
         }
         if is_end {
-            self.ended = Some(status.map_or(Ok(()), Err));
+            self.end = Some(Box::new(End::ByServer(status.map_or(Ok(()), Err))));
             self.trailers = (!metadata.is_empty()).then(|| Box::new(metadata));
             self.outgoing.clear();
             progress |= self.incoming.is_complete();
         } else if position.number == 0 {
-            self.headers = Some(Box::new(metadata));
+            self.headers = (!metadata.is_empty()).then(|| Box::new(metadata));
             progress = true;
         }
         Ok(progress || !could_push)
     }
 
     fn break_with(&mut self, status: Status) {
-        self.broken.get_or_insert(status);
+        if self.broken().is_none() {
+            self.end = Some(Box::new(End::Broken(status)));
+        }
         self.outgoing.clear();
     }
 }

@@ -4,32 +4,24 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::{BUNDLE_BYTES, MAX_AHEAD, MESSAGE_BYTES, Violation, item};
+use crate::item::Items;
+use crate::{BUNDLE_BYTES, MAX_AHEAD, MESSAGE_BYTES, Violation};
 
-/// A message whose predecessors are missing.
+/// A message that the reader has not taken.
 #[derive(Debug)]
-struct Early {
+struct Message {
     number: u64,
     body: Bytes,
-}
-
-/// A message whose turn has come.
-#[derive(Debug)]
-struct Unread {
-    number: u64,
-    /// What the reader has not taken of it.
-    body: Bytes,
-    /// What it cost when it came.
-    cost: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct Incoming {
     /// All messages before this one have arrived.
     pub(crate) next: u64,
-    early: Vec<Early>,
-    /// Messages with items, in order. Items are taken from the first one.
-    unread: VecDeque<Unread>,
+    /// Messages whose predecessors are missing.
+    early: Vec<Message>,
+    /// Messages with items, in order.
+    unread: VecDeque<Message>,
     /// In `unread` and `early`.
     unread_bytes: usize,
     /// Bytes of messages that were taken and that the other end does not know of.
@@ -67,7 +59,6 @@ impl Incoming {
         if known || number - expected > MAX_AHEAD {
             return Err(Violation::Number { number, expected });
         }
-        item::check(&body)?;
         // A message may have come late that the sender counts as taken already, and the sender counts
         // another encoding's bytes. Twice the window and a message cover both.
         let bound = 2 * self.window as usize + 2 * BUNDLE_BYTES;
@@ -86,7 +77,7 @@ impl Incoming {
         }
         self.unread_bytes += cost_of(&body);
         if number != expected {
-            self.early.push(Early { number, body });
+            self.early.push(Message { number, body });
             return Ok(false);
         }
         self.append(number, body);
@@ -95,7 +86,7 @@ impl Incoming {
             .iter()
             .position(|early| early.number == self.next)
         {
-            let Early { number, body } = self.early.swap_remove(index);
+            let Message { number, body } = self.early.swap_remove(index);
             self.append(number, body);
         }
         if self.early.is_empty() {
@@ -106,37 +97,31 @@ impl Incoming {
 
     fn append(&mut self, number: u64, body: Bytes) {
         self.next = number + 1;
-        let cost = cost_of(&body);
         if self.discards {
-            self.count_taken(cost);
+            self.count_taken(&body);
         } else if !body.is_empty() {
-            self.unread.push_back(Unread { number, body, cost });
+            self.unread.push_back(Message { number, body });
         }
     }
 
-    /// The reader has taken a whole message.
-    fn count_taken(&mut self, cost: usize) {
-        self.unread_bytes -= cost;
-        self.unreported_bytes += cost;
+    /// The reader has taken a message.
+    fn count_taken(&mut self, body: &Bytes) {
+        self.unread_bytes -= cost_of(body);
+        self.unreported_bytes += cost_of(body);
     }
 
-    /// The next item.
-    pub(crate) fn take(&mut self) -> Option<Bytes> {
-        let first = self.unread.front_mut()?;
-        let item = item::take(&mut first.body)?;
-        if first.body.is_empty() {
-            let cost = first.cost;
-            self.count_taken(cost);
-            self.unread.pop_front();
-            if self.unread.is_empty() {
-                // A stream at rest has no memory here.
-                self.unread = VecDeque::new();
-            }
+    /// The items of the next message.
+    pub(crate) fn take(&mut self) -> Option<Items> {
+        let Message { body, .. } = self.unread.pop_front()?;
+        self.count_taken(&body);
+        if self.unread.is_empty() {
+            // A stream at rest has no memory here.
+            self.unread = VecDeque::new();
         }
-        Some(item)
+        Some(Items::new(body))
     }
 
-    /// Of so many messages the reader has taken all items.
+    /// The reader has taken so many messages.
     pub(crate) fn taken(&self) -> u64 {
         self.unread.front().map_or(self.next, |first| first.number)
     }
@@ -169,12 +154,10 @@ impl Incoming {
     /// Nobody reads any more.
     pub(crate) fn discard(&mut self) {
         self.discards = true;
-        let unread: usize = self.unread.drain(..).map(|message| message.cost).sum();
-        self.unread = VecDeque::new();
-        self.count_taken(unread);
+        while self.take().is_some() {}
     }
 
-    /// Bytes of messages that the reader has not taken as a whole.
+    /// Bytes of messages that the reader has not taken.
     pub(crate) fn unread_bytes(&self) -> usize {
         self.unread_bytes
     }

@@ -1,14 +1,16 @@
 //! How items lie in a message's body: each is its length, a little-endian u32, and its bytes.
 
-use bytes::{Buf, Bytes};
+use std::ops::Range;
 
-const LENGTH: usize = 4;
+use bytes::Bytes;
 
-/// A body is not a series of items.
+/// Bytes in front of each item, which say how long it is.
+pub const LENGTH: usize = 4;
+
+/// A body is not a series of items: another one does not fit in what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an item of {item} bytes is in a message with {left} bytes left")]
+#[error("the last {left} bytes of a message are no item")]
 pub struct ItemError {
-    item: usize,
     left: usize,
 }
 
@@ -21,9 +23,9 @@ pub(crate) fn len_of(head: &[u8], tail: Option<&Bytes>) -> usize {
 ///
 /// # Panics
 /// If it has 4 GiB or more, which no session carries.
+#[inline]
 pub(crate) fn put(out: &mut Vec<u8>, head: &[u8], tail: Option<&Bytes>) {
-    let len = u32::try_from(head.len() + tail.map_or(0, Bytes::len)).expect("less than 4 GiB");
-    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(&length_of(head.len() + tail.map_or(0, Bytes::len)));
     out.extend_from_slice(head);
 }
 
@@ -41,53 +43,111 @@ pub fn put_item<E>(
     let at = out.len();
     out.extend_from_slice(&[0; LENGTH]);
     write(out)?;
-    let len = u32::try_from(out.len() - at - LENGTH).expect("less than 4 GiB");
-    out[at..at + LENGTH].copy_from_slice(&len.to_le_bytes());
+    let len = out.len() - at - LENGTH;
+    out[at..at + LENGTH].copy_from_slice(&length_of(len));
     Ok(())
 }
 
-/// The items of a body.
-#[derive(Clone, Debug)]
-pub struct Items(Bytes);
+/// Says how long the item is that begins behind these bytes, of which the last [`LENGTH`] are for that.
+///
+/// # Panics
+/// If it has 4 GiB or more.
+#[inline]
+pub fn set_length(front: &mut [u8], len: usize) {
+    let place = front.last_chunk_mut().expect("room for the length");
+    *place = length_of(len);
+}
+
+#[inline]
+fn length_of(len: usize) -> [u8; LENGTH] {
+    u32::try_from(len).expect("less than 4 GiB").to_le_bytes()
+}
+
+/// The items of a body, from the first that was not taken on. They are checked as they are taken.
+#[derive(Clone, Debug, Default)]
+pub struct Items {
+    body: Bytes,
+    at: usize,
+}
 
 impl Items {
-    /// The items of a body that this end has made, or that was checked.
+    /// The items of a body.
     pub fn new(body: Bytes) -> Self {
-        Self(body)
+        Self { body, at: 0 }
+    }
+
+    /// Whether all were taken.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.at == self.body.len()
+    }
+
+    /// Takes the next item: its place in [`Items::body`].
+    ///
+    /// # Errors
+    /// If what is left is no item.
+    #[inline]
+    pub fn next_range(&mut self) -> Result<Option<Range<usize>>, ItemError> {
+        let mut slices = self.slices();
+        let Some(item) = slices.next() else {
+            return slices.finish().map(|()| None);
+        };
+        let begin = self.at + LENGTH;
+        self.at = begin + item.len();
+        Ok(Some(begin..self.at))
+    }
+
+    /// The body that the items lie in.
+    #[inline]
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The items that were not taken, where they lie.
+    #[inline]
+    pub fn slices(&self) -> ItemSlices<'_> {
+        ItemSlices(self.body.get(self.at..).unwrap_or_default())
     }
 }
 
+/// Ends where the body does, or where it is no item.
 impl Iterator for Items {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
-        take(&mut self.0)
+        let range = self.next_range().ok()??;
+        Some(self.body.slice(range))
     }
 }
 
-/// Checks that a body is a series of items.
-pub(crate) fn check(mut body: &[u8]) -> Result<(), ItemError> {
-    while !body.is_empty() {
-        let item = first_len(body).unwrap_or(usize::MAX);
-        let rest = body.get(LENGTH..).and_then(|rest| rest.get(item..));
-        body = rest.ok_or(ItemError {
-            item,
-            left: body.len(),
-        })?;
+/// Items where they lie. It ends where the body does, or where it is no item.
+#[derive(Clone, Debug)]
+pub struct ItemSlices<'a>(&'a [u8]);
+
+impl ItemSlices<'_> {
+    /// Whether it ended where the body does.
+    ///
+    /// # Errors
+    /// If not.
+    #[inline]
+    pub fn finish(&self) -> Result<(), ItemError> {
+        match self.0.len() {
+            0 => Ok(()),
+            left => Err(ItemError { left }),
+        }
     }
-    Ok(())
 }
 
-/// Takes the first item of a body that was checked.
-pub(crate) fn take(body: &mut Bytes) -> Option<Bytes> {
-    let len = first_len(body)?;
-    body.advance(LENGTH);
-    Some(body.split_to(len))
-}
+impl<'a> Iterator for ItemSlices<'a> {
+    type Item = &'a [u8];
 
-fn first_len(body: &[u8]) -> Option<usize> {
-    let len = body.first_chunk::<LENGTH>()?;
-    Some(u32::from_le_bytes(*len) as usize)
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (length, rest) = self.0.split_first_chunk::<LENGTH>()?;
+        let (item, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        self.0 = rest;
+        Some(item)
+    }
 }
 
 #[cfg(test)]
@@ -103,21 +163,36 @@ mod tests {
             put(&mut body, item, None);
             assert_eq!(body.len() - before, len_of(item, None));
         }
-        assert_eq!(check(&body), Ok(()));
-        for cut in 1..4 {
-            assert!(check(&body[..body.len() - cut]).is_err());
-        }
-        let mut body = Bytes::from(body);
+        let mut written = Vec::new();
         for item in items {
-            assert_eq!(take(&mut body).as_deref(), Some(item));
+            written.extend_from_slice(&[0; LENGTH]);
+            set_length(&mut written, item.len());
+            written.extend_from_slice(item);
         }
-        assert_eq!(take(&mut body), None);
+        assert_eq!(written, body);
+        let mut received = Items::new(Bytes::from(body));
+        assert!(received.slices().eq(items));
+        received.next();
+        assert!(received.slices().eq(items[1..].iter().copied()));
+        assert!(received.eq(&items[1..]));
     }
 
     #[test]
-    fn a_length_beyond_the_body_is_an_error() {
-        assert!(check(&[1, 0, 0]).is_err());
-        assert!(check(&[0xff, 0xff, 0xff, 0xff, 1]).is_err());
-        assert_eq!(check(&[]), Ok(()));
+    fn what_is_no_item_is_an_error() {
+        for body in [
+            &[1, 0, 0][..],
+            &[0xff, 0xff, 0xff, 0xff, 1],
+            &[2, 0, 0, 0, 7],
+        ] {
+            let left = Err(ItemError { left: body.len() });
+            let mut items = Items::new(Bytes::copy_from_slice(body));
+            assert_eq!(items.next_range(), left.map(|()| None));
+            assert_eq!(items.next(), None);
+            let mut slices = items.slices();
+            assert_eq!(slices.next(), None);
+            assert_eq!(slices.finish(), left);
+        }
+        assert_eq!(Items::default().next_range(), Ok(None));
+        assert!(Items::default().is_empty());
     }
 }

@@ -23,7 +23,8 @@
 //! - *Bundling*: small items that are ready travel in one message. A client with a bundle on its way
 //!   collects the next one meanwhile (Nagle's algorithm, RFC 896).
 //! - *Backpressure*: an end sends while the bytes that the other end's reader has not taken are fewer than
-//!   that end's window. Beyond it, items wait at the sender, and then the sender's user does.
+//!   that end's window. Beyond it, items wait at the sender, and then the sender's user does. A reader takes
+//!   whole messages, and goes through the items of one where they lie.
 //! - *End*: the client's last request has END; so has the server's last response, with the status.
 //!
 //! PROTOCOL.md, section 9.5, is normative.
@@ -39,22 +40,24 @@ mod outgoing;
 mod server;
 
 pub use client::{ClientEvent, ClientStream, StreamRequest, StreamResponse};
-pub use item::{ItemError, Items, put_item};
-pub use outgoing::Bundle;
+pub use item::{ItemError, ItemSlices, Items, LENGTH, put_item, set_length};
+pub use outgoing::{Bundle, LentBundle};
 pub use server::{Answer, Arrival, ServerStream, gone};
 
 /// Bytes that the sender of items may have sent beyond what the reader has taken, unless the user sets
-/// another number. A stream's memory at each end is at most twice this, and two messages.
+/// another number. A stream's memory at each end is at most twice this, and three messages, one of which
+/// the reader has.
 pub const DEFAULT_WINDOW: u32 = 256 << 10;
 
 /// An end that has not heard from the other one yet assumes this window.
 const FIRST_WINDOW: u32 = 64 << 10;
 
-/// Small items are bundled up to so many bytes.
-const BUNDLE_BYTES: usize = 64 << 10;
+/// Small items are bundled up to so many bytes: with its headers, a bundle fits one packet of the devices
+/// that have the largest ones.
+pub const BUNDLE_BYTES: usize = 60 << 10;
 
 /// A part of an item that is held by reference ends its bundle. A smaller one is copied instead.
-const SMALL_TAIL: usize = 8 << 10;
+pub const SMALL_TAIL: usize = 8 << 10;
 
 /// A message with items counts as so many bytes more than they have, for what it costs its receiver.
 const MESSAGE_BYTES: usize = 64;
@@ -72,9 +75,6 @@ const MAX_AHEAD: u64 = 4 * MAX_OUTSTANDING as u64;
 /// Why the other end broke the rules. The stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A message's items cannot be told apart.
-    #[error(transparent)]
-    Items(#[from] ItemError),
     /// A number came twice, or is far ahead of the others.
     #[error("message {number} came twice, or {expected} is missing for long")]
     Number {

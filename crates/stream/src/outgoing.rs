@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::{BUNDLE_BYTES, FIRST_WINDOW, MESSAGE_BYTES, SMALL_TAIL, Violation, item};
 
@@ -24,8 +25,44 @@ impl fmt::Debug for Bundle {
 }
 
 impl Bundle {
+    /// A bundle with room for a call header and memory for so many bytes of items.
+    fn with_capacity(room: usize, bytes: usize) -> Self {
+        let mut head = Vec::with_capacity(room + bytes);
+        head.resize(room, 0);
+        Self { head, tail: None }
+    }
+
+    /// Bytes of its items.
     fn len(&self, room: usize) -> usize {
         self.head.len() - room + self.tail.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// Whether so many more bytes of items may be appended.
+    #[inline]
+    fn takes(&self, room: usize, bytes: usize) -> bool {
+        self.tail.is_none() && self.head.len() - room + bytes <= BUNDLE_BYTES
+    }
+}
+
+/// A bundle that a stream has lent, for items that are added without it.
+#[derive(Debug)]
+pub struct LentBundle {
+    bundle: Bundle,
+    /// Bytes of items that it may still take.
+    left: usize,
+}
+
+impl LentBundle {
+    /// Adds an item, if there is room.
+    #[inline]
+    pub fn push(&mut self, item: &[u8]) -> bool {
+        let len = item::len_of(item, None);
+        let fits = len <= self.left;
+        if fits {
+            self.left -= len;
+            item::put(&mut self.bundle.head, item, None);
+        }
+        fits
     }
 }
 
@@ -45,8 +82,8 @@ pub(crate) struct Outgoing {
     room: usize,
     /// The number of the next message.
     pub(crate) next: u64,
-    /// Messages with items that the other end's reader has not taken.
-    untaken: VecDeque<Sent>,
+    /// Messages with items that the other end's reader has not taken. Often one.
+    untaken: SmallVec<[Sent; 1]>,
     untaken_bytes: usize,
     /// The other end's.
     window: u32,
@@ -63,7 +100,7 @@ impl Outgoing {
             waiting_bytes: 0,
             room,
             next: 0,
-            untaken: VecDeque::new(),
+            untaken: SmallVec::new(),
             untaken_bytes: 0,
             window: FIRST_WINDOW,
             most_waiting: usize::MAX,
@@ -72,30 +109,24 @@ impl Outgoing {
     }
 
     /// Whether the user may add an item: the bound on what waits here is one item more.
+    #[inline]
     pub(crate) fn has_room(&self) -> bool {
+        self.waiting_bytes < self.most_bytes()
+    }
+
+    fn most_bytes(&self) -> usize {
         let most = (self.window as usize).max(BUNDLE_BYTES);
-        self.waiting_bytes < most.min(self.most_waiting)
+        most.min(self.most_waiting)
     }
 
     /// Adds an item.
     pub(crate) fn push(&mut self, head: &[u8], tail: Option<&Bytes>) {
         let len = item::len_of(head, tail);
         let room = self.room;
-        let last = self
-            .waiting
-            .back_mut()
-            .filter(|last| last.tail.is_none() && last.len(room) + len <= BUNDLE_BYTES);
+        let last = (self.waiting.back_mut()).filter(|last| last.takes(room, len));
         let bundle = match last {
             Some(last) => last,
-            None => {
-                let mut bytes = Vec::with_capacity(room + len);
-                bytes.resize(room, 0);
-                self.waiting.push_back(Bundle {
-                    head: bytes,
-                    tail: None,
-                });
-                self.waiting.back_mut().expect("just added")
-            }
+            None => self.begin_bundle(len),
         };
         item::put(&mut bundle.head, head, tail);
         match tail {
@@ -105,13 +136,72 @@ impl Outgoing {
         self.waiting_bytes += len;
     }
 
+    #[cold]
+    fn begin_bundle(&mut self, bytes: usize) -> &mut Bundle {
+        // Where bundles fill up, the next one gets all its memory at once.
+        let bytes = match self.waiting.is_empty() {
+            true => bytes,
+            false => bytes.max(BUNDLE_BYTES),
+        };
+        let bundle = Bundle::with_capacity(self.room, bytes);
+        self.waiting.push_back(bundle);
+        self.waiting.back_mut().expect("just added")
+    }
+
+    /// Lends the bundle that items are being added to. None: there is none, or it has no room.
+    pub(crate) fn lend_bundle(&mut self) -> Option<LentBundle> {
+        let room = self.room;
+        if !self.has_room() || !self.waiting.back()?.takes(room, 1) {
+            return None;
+        }
+        let bundle = self.waiting.pop_back()?;
+        let len = bundle.len(room);
+        let left = (BUNDLE_BYTES - len).min(self.most_bytes() - self.waiting_bytes);
+        self.waiting_bytes -= len;
+        Some(LentBundle { bundle, left })
+    }
+
+    /// A bundle that was lent comes back.
+    pub(crate) fn take_back(&mut self, lent: LentBundle) {
+        self.waiting_bytes += lent.bundle.len(self.room);
+        self.waiting.push_back(lent.bundle);
+    }
+
+    /// An empty bundle with memory for so many bytes, for items that are written where they lie.
+    pub(crate) fn new_bundle(&self, bytes: usize) -> Bundle {
+        Bundle::with_capacity(self.room, bytes.min(BUNDLE_BYTES))
+    }
+
+    /// Adds a bundle, perhaps to the items that wait.
+    pub(crate) fn push_bundle(&mut self, bundle: Bundle) {
+        let room = self.room;
+        let len = bundle.len(room);
+        if len == 0 {
+            return;
+        }
+        self.waiting_bytes += len;
+        match self.waiting.back_mut() {
+            Some(last) if last.takes(room, len) => {
+                last.head.extend_from_slice(&bundle.head[room..]);
+                last.tail = bundle.tail;
+            }
+            _ => self.waiting.push_back(bundle),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Whether a bundle waits that will not grow any more.
-    pub(crate) fn has_full_bundle(&self) -> bool {
+    /// Whether so many bytes wait that it is worth a message of its own.
+    pub(crate) fn is_worth_a_message(&self) -> bool {
         self.waiting.len() > 1 || self.waiting_bytes >= BUNDLE_BYTES / 2
+    }
+
+    /// Whether a bundle waits that hardly takes another item.
+    #[inline]
+    pub(crate) fn has_full_bundle(&self) -> bool {
+        self.waiting_bytes >= BUNDLE_BYTES - BUNDLE_BYTES / 8
     }
 
     /// Whether items wait that the other end's window has room for.
@@ -135,7 +225,7 @@ impl Outgoing {
             self.waiting = VecDeque::new();
         }
         let bytes = bytes + MESSAGE_BYTES;
-        self.untaken.push_back(Sent { number, bytes });
+        self.untaken.push(Sent { number, bytes });
         self.untaken_bytes += bytes;
         (number, bundle)
     }
@@ -146,13 +236,14 @@ impl Outgoing {
             return Err(Violation::Position);
         }
         self.window = window;
-        while self.untaken.front().is_some_and(|sent| sent.number < taken) {
-            let sent = self.untaken.pop_front().expect("there is one");
+        let is_taken = |sent: &Sent| sent.number < taken;
+        let count = self.untaken.partition_point(is_taken);
+        for sent in self.untaken.drain(..count) {
             self.untaken_bytes -= sent.bytes;
         }
-        if self.untaken.is_empty() {
+        if self.untaken.len() <= 1 {
             // A stream at rest has no memory here.
-            self.untaken = VecDeque::new();
+            self.untaken.shrink_to_fit();
         }
         Ok(())
     }

@@ -1,13 +1,12 @@
 //! The server's end of a stream.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
+use smallvec::SmallVec;
 use starling_call::{Metadata, Status, StreamFlags, StreamPosition};
 
 use crate::incoming::Incoming;
-use crate::outgoing::{Bundle, Outgoing};
-use crate::{MAX_AHEAD, Violation};
+use crate::outgoing::{Bundle, LentBundle, Outgoing};
+use crate::{Items, MAX_AHEAD, Violation};
 
 /// An answer to a request that was held. `R` stands for the request.
 #[derive(Debug)]
@@ -41,14 +40,14 @@ pub struct ServerStream<R> {
     id: u64,
     outgoing: Outgoing,
     incoming: Incoming,
-    /// Requests without an answer, oldest first.
-    held: VecDeque<R>,
+    /// Requests without an answer, oldest first. A stream at rest has one, which has no memory of its own.
+    held: SmallVec<[R; 1]>,
     /// As many as the client wants held.
     hold: usize,
     answer_now: bool,
     headers: Option<Box<Metadata>>,
     trailers: Option<Box<Metadata>>,
-    finished: Option<Result<(), Status>>,
+    finished: Option<Box<Result<(), Status>>>,
     is_over: bool,
 }
 
@@ -59,7 +58,7 @@ impl<R> ServerStream<R> {
             id,
             outgoing: Outgoing::new(room),
             incoming: Incoming::new(window),
-            held: VecDeque::new(),
+            held: SmallVec::new(),
             hold: 1,
             answer_now: false,
             headers: None,
@@ -85,21 +84,57 @@ impl<R> ServerStream<R> {
     ///
     /// # Errors
     /// If the stream is over. The item is not sent.
+    #[inline]
     pub fn push(&mut self, head: &[u8], tail: Option<&Bytes>) -> Result<(), Status> {
-        match &self.finished {
-            None => {
-                self.outgoing.push(head, tail);
-                Ok(())
-            }
-            Some(end) => Err(end
-                .clone()
-                .err()
-                .unwrap_or_else(|| Status::cancelled("the stream is over; the item was not sent"))),
+        self.check_open()?;
+        self.outgoing.push(head, tail);
+        Ok(())
+    }
+
+    /// An empty bundle with memory for so many bytes, for items that are written where they lie.
+    pub fn new_bundle(&self, bytes: usize) -> Bundle {
+        self.outgoing.new_bundle(bytes)
+    }
+
+    /// Adds the items of a bundle that [`Self::new_bundle`] has given.
+    ///
+    /// # Errors
+    /// If the stream is over. The items are not sent.
+    pub fn push_bundle(&mut self, bundle: Bundle) -> Result<(), Status> {
+        self.check_open()?;
+        self.outgoing.push_bundle(bundle);
+        Ok(())
+    }
+
+    /// Lends the bundle that items are being added to. Until it comes back, nothing else is pushed. None: there
+    /// is none, or it has no room.
+    pub fn lend_bundle(&mut self) -> Option<LentBundle> {
+        self.outgoing.lend_bundle()
+    }
+
+    /// A bundle that was lent comes back. Its items are not sent if the stream has ended meanwhile.
+    pub fn take_back(&mut self, lent: LentBundle) {
+        if self.finished.is_none() {
+            self.outgoing.take_back(lent);
         }
     }
 
-    /// The next item.
-    pub fn take(&mut self) -> Option<Bytes> {
+    #[inline]
+    fn check_open(&self) -> Result<(), Status> {
+        match self.finished() {
+            None => Ok(()),
+            Some(end) => Err(closed_by(end)),
+        }
+    }
+
+    /// Whether a full bundle could leave now.
+    #[inline]
+    pub fn has_bundle_to_send(&self) -> bool {
+        self.outgoing.has_full_bundle() && !self.held.is_empty() && self.outgoing.may_send()
+    }
+
+    /// The items of the next message.
+    pub fn take(&mut self) -> Option<Items> {
         self.incoming.take()
     }
 
@@ -110,7 +145,7 @@ impl<R> ServerStream<R> {
 
     /// How the stream ended, if it has.
     pub fn finished(&self) -> Option<&Result<(), Status>> {
-        self.finished.as_ref()
+        self.finished.as_deref()
     }
 
     /// Nobody reads the client's items any more.
@@ -140,7 +175,7 @@ impl<R> ServerStream<R> {
     /// The handler has ended. Only the first end counts. After an error, items that wait still leave.
     pub fn finish(&mut self, result: Result<(), Status>) {
         self.outgoing.closed = true;
-        self.finished.get_or_insert(result);
+        self.finished.get_or_insert_with(|| Box::new(result));
         self.incoming.discard();
     }
 
@@ -162,7 +197,7 @@ impl<R> ServerStream<R> {
         body: Bytes,
         request: R,
     ) -> Result<Arrival, Violation> {
-        self.held.push_back(request);
+        self.held.push(request);
         if position.flags.has(StreamFlags::CANCEL) {
             return Ok(Arrival::Cancelled);
         }
@@ -188,7 +223,7 @@ impl<R> ServerStream<R> {
             return None;
         }
         if self.is_over {
-            return self.held.pop_front().map(|to| gone(to, self.id));
+            return Some(gone(self.pop_held(), self.id));
         }
         let with_items = self.outgoing.may_send();
         let ends = self.finished.is_some() && self.outgoing.is_empty();
@@ -196,7 +231,7 @@ impl<R> ServerStream<R> {
         if !with_items && !ends && !self.must_answer() {
             return None;
         }
-        let to = self.held.pop_front()?;
+        let to = self.pop_held();
         let (number, body) = self.outgoing.pop();
         // What the user sends first and last go apart, for a message has metadata once.
         let is_end = self.finished.is_some()
@@ -204,7 +239,7 @@ impl<R> ServerStream<R> {
             && !(first && self.headers.is_some());
         let (metadata, status) = if is_end {
             self.is_over = true;
-            let status = self.finished.as_ref().and_then(|end| end.clone().err());
+            let status = self.finished().and_then(|end| end.clone().err());
             let mut trailers = self.trailers.take();
             if let Some(more) = status.as_ref().and_then(Status::metadata) {
                 // If both together are too long, the status goes without its own.
@@ -251,14 +286,30 @@ impl<R> ServerStream<R> {
     }
 
     /// Requests that are held.
-    pub fn held(&self) -> &VecDeque<R> {
+    pub fn held(&self) -> &[R] {
         &self.held
     }
 
-    /// Bytes of messages that the handler has not taken as a whole.
+    /// The oldest request. There is one.
+    fn pop_held(&mut self) -> R {
+        let oldest = self.held.remove(0);
+        if self.held.spilled() && self.held.len() <= 1 {
+            self.held.shrink_to_fit();
+        }
+        oldest
+    }
+
+    /// Bytes of messages that the handler has not taken.
     pub fn unread_bytes(&self) -> usize {
         self.incoming.unread_bytes()
     }
+}
+
+/// Why no more items may be pushed.
+#[cold]
+fn closed_by(end: &Result<(), Status>) -> Status {
+    let end = end.clone().err();
+    end.unwrap_or_else(|| Status::cancelled("the stream is over; the item was not sent"))
 }
 
 /// The answer to a request of a stream that there is not.

@@ -5,13 +5,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 use starling_endpoint::{
     CallDescriptor, CallNumber, Direction, Encoding, Metadata, MethodId, MethodPath, Msgbuf, Status,
 };
 use starling_io::forks;
 use starling_message::{Bytes, MethodDescriptor};
-use starling_stream::{ClientEvent, ClientStream, StreamRequest, StreamResponse};
+use starling_stream::{Bundle, ClientEvent, ClientStream, Items, StreamRequest, StreamResponse};
 
 use super::{StreamEnd, only_servers_send};
 use crate::call_cell::CallCell;
@@ -73,10 +74,13 @@ impl Route {
     }
 }
 
+/// A stream at rest has one.
+type Calls = SmallVec<[CallHandle; 1]>;
+
 struct State {
     stream: ClientStream,
     /// The requests that have no response.
-    calls: Vec<CallHandle>,
+    calls: Calls,
     /// Of the last response.
     encoding: Encoding,
     reader: Option<Waker>,
@@ -119,7 +123,7 @@ impl ClientEnd {
                 process: forks(),
                 state: Mutex::new(State {
                     stream: ClientStream::new(0, 1, 0, false),
-                    calls: Vec::new(),
+                    calls: Calls::new(),
                     encoding: Encoding::Native,
                     reader: None,
                     writer: None,
@@ -223,6 +227,9 @@ impl ClientEnd {
         } = &mut *state;
         if let Some(index) = calls.iter().position(|own| std::ptr::eq(&*own.0, call)) {
             calls.swap_remove(index);
+            if calls.len() <= 1 {
+                calls.shrink_to_fit();
+            }
         }
         let progress = stream.handle_response(result.and_then(|(message, its_encoding)| {
             let position = message.stream().ok_or_else(|| {
@@ -255,7 +262,7 @@ impl ClientEnd {
     }
 
     /// Cancels the calls that are out, and tells the server why.
-    fn give_up(&self, (request, calls): (Option<StreamRequest>, Vec<CallHandle>)) {
+    fn give_up(&self, (request, calls): (Option<StreamRequest>, Calls)) {
         if let Some(request) = request {
             // Nobody waits for its response.
             let operation = Operation::Call(self.outgoing(request));
@@ -295,18 +302,10 @@ impl ClientEnd {
     }
 }
 
-/// What the reader gets next.
-struct NextEvent {
-    event: ClientEvent,
-    encoding: Encoding,
-    /// There is a request to send.
-    has_request: bool,
-}
-
 /// The calls of a stream that has failed here and not at the server, and the request that tells the server.
-fn stream_failed(state: &mut State) -> (Option<StreamRequest>, Vec<CallHandle>) {
+fn stream_failed(state: &mut State) -> (Option<StreamRequest>, Calls) {
     match state.stream.take_failure() {
-        None => (None, Vec::new()),
+        None => (None, Calls::new()),
         Some(request) => (request, std::mem::take(&mut state.calls)),
     }
 }
@@ -335,6 +334,29 @@ impl StreamEnd for ClientEnd {
         }
     }
 
+    fn poll_push(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut Waiting,
+        head: &[u8],
+        tail: Option<&Bytes>,
+    ) -> Poll<Result<(), Box<Status>>> {
+        if self.process != forks() {
+            return Poll::Ready(Err(Box::new(self.belongs_to_parent())));
+        }
+        let mut state = self.state.lock();
+        if !state.stream.may_push() {
+            drop(state);
+            if self.poll_ready(cx, waiting).is_pending() {
+                return Poll::Pending;
+            }
+            state = self.state.lock();
+        }
+        let pushed = state.stream.push(head, tail);
+        self.send_soon(state);
+        Poll::Ready(pushed.map_err(Box::new))
+    }
+
     fn push(&self, head: &[u8], tail: Option<&Bytes>, is_last: bool) -> Result<(), Status> {
         if self.process != forks() {
             return Err(self.belongs_to_parent());
@@ -344,12 +366,21 @@ impl StreamEnd for ClientEnd {
         if is_last {
             state.stream.close();
         }
-        // Most items only wait for others to leave with them.
-        let leaves = state.stream.has_request();
-        drop(state);
-        if leaves && self.transmit() {
-            self.route.flush();
+        self.send_soon(state);
+        Ok(())
+    }
+
+    fn new_bundle(&self, bytes: usize) -> Bundle {
+        self.state.lock().stream.new_bundle(bytes)
+    }
+
+    fn push_bundle(&self, bundle: Bundle) -> Result<(), Status> {
+        if self.process != forks() {
+            return Err(self.belongs_to_parent());
         }
+        let mut state = self.state.lock();
+        state.stream.push_bundle(bundle)?;
+        self.send_soon(state);
         Ok(())
     }
 
@@ -372,11 +403,11 @@ impl StreamEnd for ClientEnd {
         self.cancel(Status::cancelled("the thread that sent items has panicked"));
     }
 
-    fn poll_item(
+    fn poll_items(
         &self,
         cx: &mut Context<'_>,
         waiting: &mut Waiting,
-    ) -> Poll<Result<Option<(Bytes, Encoding)>, Status>> {
+    ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
         if self.process != forks() {
             return Poll::Ready(Err(self.belongs_to_parent()));
         }
@@ -387,24 +418,21 @@ impl StreamEnd for ClientEnd {
             self.route.drive(waiting);
             next = self.next_event();
         }
-        let Some(NextEvent {
-            event,
-            encoding,
-            has_request,
-        }) = next
-        else {
-            return Poll::Pending;
-        };
-        Poll::Ready(match event {
-            ClientEvent::Item(item) => {
+        match next {
+            None => Poll::Pending,
+            Some((ClientEvent::Items(items), encoding)) => {
                 // Perhaps the server has to know that there is room again.
-                if has_request && self.transmit() {
-                    self.route.flush();
-                }
-                Ok(Some((item, encoding)))
+                self.send_soon(self.state.lock());
+                Poll::Ready(Ok(Some((items, encoding))))
             }
-            ClientEvent::End(result) => result.map(|()| None),
-        })
+            Some((ClientEvent::End(result), _)) => Poll::Ready(result.map(|()| None)),
+        }
+    }
+
+    fn reject(&self, why: &str) -> Status {
+        let status = Status::internal(format!("the server broke the stream: {why}"));
+        self.cancel(status.clone());
+        status
     }
 
     fn stop_reading(&self) {
@@ -412,7 +440,7 @@ impl StreamEnd for ClientEnd {
     }
 
     fn headers(&self) -> Option<Metadata> {
-        self.state.lock().stream.headers().cloned()
+        self.state.lock().stream.headers()
     }
 
     fn trailers(&self) -> Option<Metadata> {
@@ -429,14 +457,20 @@ impl StreamEnd for ClientEnd {
 }
 
 impl ClientEnd {
-    fn next_event(&self) -> Option<NextEvent> {
+    fn next_event(&self) -> Option<(ClientEvent, Encoding)> {
         let mut state = self.state.lock();
         let event = state.stream.poll()?;
-        Some(NextEvent {
-            event,
-            encoding: state.encoding,
-            has_request: state.stream.has_request(),
-        })
+        Some((event, state.encoding))
+    }
+
+    /// Has what may leave leave, though nobody waits. Most items only wait for others to leave with them.
+    #[inline]
+    fn send_soon(&self, state: MutexGuard<'_, State>) {
+        let leaves = state.stream.has_request();
+        drop(state);
+        if leaves && self.transmit() {
+            self.route.flush();
+        }
     }
 }
 

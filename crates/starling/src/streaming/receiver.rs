@@ -3,15 +3,18 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
-use starling_endpoint::{Metadata, Status};
+use starling_endpoint::{Encoding, Metadata, Status};
 use starling_message::Message;
+use starling_stream::Items;
 
-use super::{StreamEnd, StreamItem};
+use super::item::malformed;
+use super::{StreamBundle, StreamEnd, StreamItem};
 use crate::plane::Waiting;
 use crate::wait::block_on;
 
@@ -21,14 +24,20 @@ use crate::wait::block_on;
 /// ```text
 /// while let Some(item) = items.message().await? { .. }   // in a task
 /// for item in items.blocking() { let item = item?; .. }  // in a plain thread
+/// while let Some(bundle) = items.bundle().await? {       // many small ones at once
+///     for item in &bundle { .. }
+/// }
 /// ```
 ///
-/// It is also a [`Stream`] of `Result<StreamItem<M>, Status>`.
+/// It is also a [`Stream`] of `Result<StreamItem<'static, M>, Status>`.
 ///
 /// A client that drops it before the end cancels the call. A handler that drops it has the items that
 /// still come discarded.
 pub struct StreamReceiver<M: Message> {
     end: Arc<dyn StreamEnd>,
+    /// What is left of the message that was taken last.
+    items: Items,
+    encoding: Encoding,
     waiting: Waiting,
     is_over: bool,
     types: PhantomData<fn() -> M>,
@@ -38,18 +47,21 @@ impl<M: Message> StreamReceiver<M> {
     pub(crate) fn new(end: Arc<dyn StreamEnd>) -> Self {
         Self {
             end,
+            items: Items::default(),
+            encoding: Encoding::Native,
             waiting: Waiting::default(),
             is_over: false,
             types: PhantomData,
         }
     }
 
-    /// Waits for the next message. None after the last one.
+    /// Waits for the next message, which is read where it lies. None after the last one.
     ///
     /// # Errors
     /// How the stream ended, if not well. Afterwards there are no more messages.
-    pub async fn message(&mut self) -> Result<Option<StreamItem<M>>, Status> {
-        poll_fn(|cx| self.poll_message(cx)).await
+    #[inline]
+    pub fn message(&mut self) -> NextMessage<'_, M> {
+        NextMessage(Some(self))
     }
 
     /// [`StreamReceiver::message`] for plain threads. This thread drives the channel's endpoint meanwhile, or
@@ -57,8 +69,25 @@ impl<M: Message> StreamReceiver<M> {
     ///
     /// # Errors
     /// How the stream ended, if not well.
-    pub fn wait(&mut self) -> Result<Option<StreamItem<M>>, Status> {
+    pub fn wait(&mut self) -> Result<Option<StreamItem<'_, M>>, Status> {
         block_on(self.message())
+    }
+
+    /// Waits for the next messages, all of those that came together and were not taken. None after the last
+    /// one. This costs less than [`StreamReceiver::message`] for each, and they may be kept.
+    ///
+    /// # Errors
+    /// As [`StreamReceiver::message`].
+    pub async fn bundle(&mut self) -> Result<Option<StreamBundle<M>>, Status> {
+        poll_fn(|cx| self.poll_bundle(cx)).await
+    }
+
+    /// [`StreamReceiver::bundle`] for plain threads, as [`StreamReceiver::wait`].
+    ///
+    /// # Errors
+    /// How the stream ended, if not well.
+    pub fn bundle_wait(&mut self) -> Result<Option<StreamBundle<M>>, Status> {
+        block_on(self.bundle())
     }
 
     /// The messages as an iterator for plain threads. It ends after the first error.
@@ -77,25 +106,109 @@ impl<M: Message> StreamReceiver<M> {
         self.end.trailers()
     }
 
+    /// Where the next message lies.
+    #[inline(never)]
+    fn poll_next_place(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Range<usize>>, Status>> {
+        loop {
+            match self.items.next_range() {
+                Ok(Some(place)) => return Poll::Ready(Ok(Some(place))),
+                Err(error) => return Poll::Ready(Err(self.reject(&error.to_string()))),
+                Ok(None) => match ready!(self.poll_items(cx)) {
+                    Ok(true) => {}
+                    end => return Poll::Ready(end.map(|_| None)),
+                },
+            }
+        }
+    }
+
+    /// The message that lies there.
+    #[inline(always)]
+    fn item(&mut self, place: Range<usize>) -> Result<StreamItem<'_, M>, Status> {
+        if self.encoding != Encoding::Native {
+            return self.decode(place);
+        }
+        match M::validate(&self.items.body()[place.clone()]) {
+            Ok(()) => Ok(StreamItem::lent(&self.items.body()[place])),
+            Err(error) => Err(self.reject(&malformed(&error))),
+        }
+    }
+
+    #[cold]
+    fn decode(&mut self, place: Range<usize>) -> Result<StreamItem<'static, M>, Status> {
+        let decoded = StreamItem::decoded(&self.items.body()[place]);
+        decoded.map_err(|why| self.reject(&why))
+    }
+
+    /// A message that may be kept.
     fn poll_message(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<StreamItem<M>>, Status>> {
-        if self.is_over {
+    ) -> Poll<Result<Option<StreamItem<'static, M>>, Status>> {
+        let Some(place) = ready!(self.poll_next_place(cx))? else {
+            return Poll::Ready(Ok(None));
+        };
+        if self.encoding != Encoding::Native {
+            return Poll::Ready(self.decode(place).map(Some));
+        }
+        self.item(place.clone())?;
+        Poll::Ready(Ok(Some(StreamItem::shared(&self.items, place))))
+    }
+
+    fn poll_bundle(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<StreamBundle<M>>, Status>> {
+        if self.items.is_empty() && !ready!(self.poll_items(cx))? {
             return Poll::Ready(Ok(None));
         }
-        let Poll::Ready(next) = self.end.poll_item(cx, &mut self.waiting) else {
+        let bundle = match self.encoding {
+            Encoding::Native => StreamBundle::receive(std::mem::take(&mut self.items)),
+            // One only, for in memory they may be much larger.
+            Encoding::Protobuf => match self.items.next_range() {
+                Ok(place) => StreamBundle::decoded(&self.items.body()[place.unwrap_or_default()]),
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        Poll::Ready(bundle.map(Some).map_err(|why| self.reject(&why)))
+    }
+
+    /// Takes the items of the next message. False: there are no more.
+    #[inline(never)]
+    fn poll_items(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Status>> {
+        if self.is_over {
+            return Poll::Ready(Ok(false));
+        }
+        // The memory of the last message is given back before the next one comes.
+        self.items = Items::default();
+        let Poll::Ready(next) = self.end.poll_items(cx, &mut self.waiting) else {
             return Poll::Pending;
         };
         self.waiting = Waiting::default();
-        let item = next.and_then(|item| match item {
-            Some((bytes, encoding)) => StreamItem::receive(bytes, encoding).map(Some),
-            None => Ok(None),
-        });
-        if !matches!(item, Ok(Some(_))) {
-            self.abandon();
-        }
-        Poll::Ready(item)
+        Poll::Ready(match next {
+            Ok(Some((items, encoding))) => {
+                (self.items, self.encoding) = (items, encoding);
+                Ok(true)
+            }
+            Ok(None) => {
+                self.abandon();
+                Ok(false)
+            }
+            Err(status) => {
+                self.abandon();
+                Err(status)
+            }
+        })
+    }
+
+    #[cold]
+    fn reject(&mut self, why: &str) -> Status {
+        let status = self.end.reject(why);
+        self.items = Items::default();
+        self.abandon();
+        status
     }
 
     /// Nobody reads any more.
@@ -106,13 +219,14 @@ impl<M: Message> StreamReceiver<M> {
     }
 
     /// The only message of a stream that has to have one.
-    pub(crate) async fn only(&mut self) -> Result<StreamItem<M>, Status> {
+    pub(crate) async fn only(&mut self) -> Result<StreamItem<'static, M>, Status> {
         let wrong = |count: &str| {
             Status::internal(format!(
                 "the other end sent {count} messages where one belongs"
             ))
         };
-        let only = self.message().await?.ok_or_else(|| wrong("no"))?;
+        let only = poll_fn(|cx| self.poll_message(cx)).await?;
+        let only = only.ok_or_else(|| wrong("no"))?;
         match self.message().await? {
             None => Ok(only),
             Some(_) => Err(wrong("several")),
@@ -120,8 +234,37 @@ impl<M: Message> StreamReceiver<M> {
     }
 }
 
+/// Waits for the next message: [`StreamReceiver::message`].
+// Not an `async fn`, which is not inlined: what it returns would go through memory, for each message.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct NextMessage<'a, M: Message>(Option<&'a mut StreamReceiver<M>>);
+
+impl<'a, M: Message> Future for NextMessage<'a, M> {
+    type Output = Result<Option<StreamItem<'a, M>>, Status>;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let receiver = self.0.as_mut().expect("polled after it had ended");
+        let place = match receiver.items.next_range() {
+            Ok(Some(place)) => place,
+            _ => match ready!(receiver.poll_next_place(cx)) {
+                Ok(Some(place)) => place,
+                end => return Poll::Ready(end.map(|_| None)),
+            },
+        };
+        let receiver = self.0.take().expect("just used");
+        Poll::Ready(receiver.item(place).map(Some))
+    }
+}
+
+impl<M: Message> fmt::Debug for NextMessage<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NextMessage(..)")
+    }
+}
+
 impl<M: Message> Stream for StreamReceiver<M> {
-    type Item = Result<StreamItem<M>, Status>;
+    type Item = Result<StreamItem<'static, M>, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.poll_message(cx).map(Result::transpose)
@@ -145,9 +288,9 @@ impl<M: Message> fmt::Debug for StreamReceiver<M> {
 pub struct Blocking<'a, M: Message>(&'a mut StreamReceiver<M>);
 
 impl<M: Message> Iterator for Blocking<'_, M> {
-    type Item = Result<StreamItem<M>, Status>;
+    type Item = Result<StreamItem<'static, M>, Status>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.wait().transpose()
+        block_on(poll_fn(|cx| self.0.poll_message(cx))).transpose()
     }
 }

@@ -5,11 +5,12 @@ use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_sink::Sink;
 use starling_endpoint::{Encoding, Metadata, Status};
-use starling_message::{Message, protobuf};
+use starling_message::{Arena, Message, protobuf};
+use starling_stream::{BUNDLE_BYTES, Bundle, LENGTH, SMALL_TAIL, put_item, set_length};
 
 use super::{StreamEnd, StreamItem, StreamReceiver};
 use crate::plane::Waiting;
@@ -28,6 +29,7 @@ use crate::wait::block_on;
 /// [`CallOptions::stream_window`]: crate::CallOptions::stream_window
 pub struct StreamSender<M: Message> {
     end: Arc<dyn StreamEnd>,
+    encoding: Encoding,
     waiting: Waiting,
     is_closed: bool,
     types: PhantomData<fn(M)>,
@@ -36,6 +38,7 @@ pub struct StreamSender<M: Message> {
 impl<M: Message> StreamSender<M> {
     pub(crate) fn new(end: Arc<dyn StreamEnd>) -> Self {
         Self {
+            encoding: end.encoding(),
             end,
             waiting: Waiting::default(),
             is_closed: false,
@@ -47,9 +50,65 @@ impl<M: Message> StreamSender<M> {
     ///
     /// # Errors
     /// How the stream has ended. The message is not sent.
-    pub async fn send(&mut self, message: &M) -> Result<(), Status> {
-        poll_fn(|cx| self.poll_room(cx)).await;
-        self.push(message, false)
+    // Not an `async fn`: one future in place of three in each other.
+    pub fn send<'a>(
+        &'a mut self,
+        message: &'a M,
+    ) -> impl Future<Output = Result<(), Status>> + Send + 'a {
+        poll_fn(move |cx| self.poll_send(cx, message))
+    }
+
+    #[inline]
+    fn poll_send(&mut self, cx: &mut Context<'_>, message: &M) -> Poll<Result<(), Status>> {
+        let sent = match self.encoding {
+            Encoding::Native => {
+                let (head, tail) = message.parts();
+                let pushed = self.end.poll_push(cx, &mut self.waiting, head, tail);
+                pushed.map_err(|status| *status)
+            }
+            Encoding::Protobuf => {
+                ready!(self.end.poll_ready(cx, &mut self.waiting));
+                Poll::Ready(self.push(message, false))
+            }
+        };
+        if sent.is_ready() {
+            self.waiting = Waiting::default();
+        }
+        sent
+    }
+
+    /// Sends a message for each element, when there is room. `build` writes each message where it is sent from:
+    /// nothing is allocated or copied for each of them. For many small messages.
+    ///
+    /// ```text
+    /// items.send_each(rows, |row, mut item| item.set_key(row.key())).await?;
+    /// ```
+    ///
+    /// # Errors
+    /// How the stream has ended. The messages that were built last, up to 60 KiB of them, and all later ones are
+    /// not sent. Nor are they if `build` panics.
+    pub async fn send_each<T>(
+        &mut self,
+        each: impl IntoIterator<Item = T>,
+        mut build: impl FnMut(T, M::Mut<'_>),
+    ) -> Result<(), Status> {
+        let mut each = each.into_iter();
+        // Of the last bundle: the next one hardly has to grow.
+        let mut bytes = 0;
+        loop {
+            poll_fn(|cx| self.poll_room(cx)).await;
+            let empty = self.end.new_bundle(bytes);
+            let room = empty.head.len();
+            let (bundle, is_full) = match self.encoding {
+                Encoding::Native => fill::<M, _>(empty, &mut each, &mut build),
+                Encoding::Protobuf => encode_one::<M, _>(empty, &mut each, &mut build)?,
+            };
+            bytes = bundle.head.len() - room;
+            self.end.push_bundle(bundle)?;
+            if !is_full {
+                return Ok(());
+            }
+        }
     }
 
     /// [`StreamSender::send`] for plain threads. This thread drives the channel's endpoint meanwhile, or
@@ -59,6 +118,18 @@ impl<M: Message> StreamSender<M> {
     /// How the stream has ended. The message is not sent.
     pub fn send_wait(&mut self, message: &M) -> Result<(), Status> {
         block_on(self.send(message))
+    }
+
+    /// [`StreamSender::send_each`] for plain threads, as [`StreamSender::send_wait`].
+    ///
+    /// # Errors
+    /// How the stream has ended.
+    pub fn send_each_wait<T>(
+        &mut self,
+        each: impl IntoIterator<Item = T>,
+        build: impl FnMut(T, M::Mut<'_>),
+    ) -> Result<(), Status> {
+        block_on(self.send_each(each, build))
     }
 
     /// Says that no more messages come.
@@ -101,14 +172,13 @@ impl<M: Message> StreamSender<M> {
     }
 
     fn push(&mut self, message: &M, is_last: bool) -> Result<(), Status> {
-        if self.end.encoding() == Encoding::Native {
-            let (head, tail) = message.parts();
-            return self.end.push(head, tail, is_last);
+        if self.encoding != Encoding::Native {
+            let mut bytes = Vec::new();
+            encode(message, &mut bytes)?;
+            return self.end.push(&bytes, None, is_last);
         }
-        let mut bytes = Vec::new();
-        protobuf::encode(M::LAYOUT, message.arena().reader(), &mut bytes)
-            .map_err(|error| Status::internal(format!("the message: {error}")))?;
-        self.end.push(&bytes, None, is_last)
+        let (head, tail) = message.parts();
+        self.end.push(head, tail, is_last)
     }
 
     fn close_here(&mut self) {
@@ -158,6 +228,57 @@ impl<M: Message> fmt::Debug for StreamSender<M> {
     }
 }
 
+/// Builds messages in a bundle until it is full. False: there are no more.
+fn fill<M: Message, T>(
+    bundle: Bundle,
+    each: &mut impl Iterator<Item = T>,
+    build: &mut impl FnMut(T, M::Mut<'_>),
+) -> (Bundle, bool) {
+    let begin = bundle.head.len();
+    // One arena for all of them: to move the vector for each would cost more than the rest.
+    let mut arena = Arena::behind(bundle.head);
+    for element in each {
+        arena.begin_next(LENGTH, M::LAYOUT);
+        build(element, M::mut_of(arena.root()));
+        let len = arena.message_len();
+        set_length(arena.front_mut(), len);
+        let end = arena.base() + len;
+        let has_tail = arena.has_tail();
+        // Another one like it would not fit.
+        if has_tail || end + LENGTH + len - begin > BUNDLE_BYTES {
+            let (mut head, mut tail) = arena.into_parts();
+            if let Some(small) = tail.take_if(|tail| tail.len() < SMALL_TAIL) {
+                head.extend_from_slice(&small);
+            }
+            return (Bundle { head, tail }, true);
+        }
+    }
+    let (head, _) = arena.into_parts();
+    (Bundle { head, tail: None }, false)
+}
+
+/// Builds a message for a peer with another schema.
+fn encode_one<M: Message, T>(
+    mut bundle: Bundle,
+    each: &mut impl Iterator<Item = T>,
+    build: &mut impl FnMut(T, M::Mut<'_>),
+) -> Result<(Bundle, bool), Status> {
+    let Some(element) = each.next() else {
+        return Ok((bundle, false));
+    };
+    let mut message = M::default();
+    build(element, message.as_mut());
+    put_item(&mut bundle.head, |out| encode(&message, out))?;
+    Ok((bundle, true))
+}
+
+/// A message for a peer with another schema.
+#[cold]
+fn encode<M: Message>(message: &M, out: &mut Vec<u8>) -> Result<(), Status> {
+    protobuf::encode(M::LAYOUT, message.arena().reader(), out)
+        .map_err(|error| Status::internal(format!("the message: {error}")))
+}
+
 /// A call that sends a stream of messages and gets one back. Dropping it before
 /// [`StreamCall::finish`] cancels the call.
 pub struct StreamCall<Q: Message, P: Message> {
@@ -187,11 +308,35 @@ impl<Q: Message, P: Message> StreamCall<Q, P> {
         self.sender.send_wait(message)
     }
 
+    /// Sends a message for each element, as [`StreamSender::send_each`].
+    ///
+    /// # Errors
+    /// How the call has ended.
+    pub async fn send_each<T>(
+        &mut self,
+        each: impl IntoIterator<Item = T>,
+        build: impl FnMut(T, Q::Mut<'_>),
+    ) -> Result<(), Status> {
+        self.sender.send_each(each, build).await
+    }
+
+    /// [`StreamCall::send_each`] for plain threads.
+    ///
+    /// # Errors
+    /// How the call has ended.
+    pub fn send_each_wait<T>(
+        &mut self,
+        each: impl IntoIterator<Item = T>,
+        build: impl FnMut(T, Q::Mut<'_>),
+    ) -> Result<(), Status> {
+        self.sender.send_each_wait(each, build)
+    }
+
     /// Says that no more messages come, and waits for the response.
     ///
     /// # Errors
     /// How the call failed.
-    pub async fn finish(mut self) -> Result<StreamItem<P>, Status> {
+    pub async fn finish(mut self) -> Result<StreamItem<'static, P>, Status> {
         self.sender.close_here();
         self.response.only().await
     }
@@ -200,7 +345,9 @@ impl<Q: Message, P: Message> StreamCall<Q, P> {
     ///
     /// # Errors
     /// How the call failed.
-    pub async fn finish_with_metadata(mut self) -> Result<(StreamItem<P>, Metadata), Status> {
+    pub async fn finish_with_metadata(
+        mut self,
+    ) -> Result<(StreamItem<'static, P>, Metadata), Status> {
         self.sender.close_here();
         let response = self.response.only().await?;
         Ok((response, self.response.trailers().unwrap_or_default()))
@@ -210,7 +357,7 @@ impl<Q: Message, P: Message> StreamCall<Q, P> {
     ///
     /// # Errors
     /// How the call failed.
-    pub fn finish_wait(self) -> Result<StreamItem<P>, Status> {
+    pub fn finish_wait(self) -> Result<StreamItem<'static, P>, Status> {
         block_on(self.finish())
     }
 }

@@ -1,7 +1,7 @@
 //! A server's end of a stream: a handler's future, and the requests that are held for it.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -9,11 +9,12 @@ use parking_lot::{Mutex, MutexGuard};
 use starling_endpoint::header::STREAM_RESPONSE_LEN;
 use starling_endpoint::{DeferredReply, Encoding, LocalHandle, Metadata, OwnedMessage, Status};
 use starling_message::Bytes;
-use starling_stream::{Answer, Arrival, ServerStream};
+use starling_stream::{Answer, Arrival, Bundle, Items, ServerStream};
 
 use super::StreamEnd;
+use super::open_bundle::{self, Open, Owner};
 use super::table::{Key, Streams};
-use crate::plane::Waiting;
+use crate::plane::{StreamingFuture, Waiting};
 
 struct State {
     stream: ServerStream<DeferredReply>,
@@ -23,6 +24,12 @@ struct State {
     handler: Option<Waker>,
     /// The handler runs now: what it sends leaves when it returns, together.
     in_handler: bool,
+    /// It has sent an item since it runs.
+    has_pushed: bool,
+    /// A bundle is with the thread that runs the handler.
+    is_lent: bool,
+    /// Sent behind all items, unless the handler sets trailers.
+    response_metadata: Option<Arc<Mutex<Metadata>>>,
 }
 
 impl State {
@@ -65,6 +72,9 @@ impl ServerEnd {
                 writer: None,
                 handler: None,
                 in_handler: false,
+                has_pushed: false,
+                is_lent: false,
+                response_metadata: None,
             }),
         })
     }
@@ -137,46 +147,120 @@ impl ServerEnd {
     }
 
     /// Sends what may leave now, unless the handler may have more in a moment.
-    fn flush(&self, mut state: MutexGuard<'_, State>) {
-        if state.in_handler {
-            return;
+    fn flush(&self, state: MutexGuard<'_, State>) {
+        if !state.in_handler {
+            self.flush_now(state);
         }
-        let mut answers = Vec::new();
+    }
+
+    /// Sends what may leave now.
+    fn flush_now(&self, mut state: MutexGuard<'_, State>) {
         while let Some(answer) = state.stream.poll_answer() {
-            answers.push(answer);
+            let is_over = state.stream.is_over();
+            MutexGuard::unlocked(&mut state, || {
+                // Before the last answer wakes a thread that shuts down when there are no streams.
+                if is_over && let Some(table) = self.table.upgrade() {
+                    table.remove(self.key, self.this.as_ptr());
+                }
+                respond(&self.local, answer);
+            });
         }
-        let is_over = state.stream.is_over();
         // What has left makes room.
         let writer = match state.stream.may_push() {
             true => state.writer.take(),
             false => None,
         };
         drop(state);
-        // Before the last answer wakes a thread that shuts down when there are no streams.
-        if is_over && let Some(table) = self.table.upgrade() {
-            table.remove(self.key, self.this.as_ptr());
-        }
-        for answer in answers {
-            respond(&self.local, answer);
-        }
         if let Some(writer) = writer {
             writer.wake();
         }
     }
 
-    fn begin_handler(&self, cx: &Context<'_>) {
+    fn owner(&self) -> Owner {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Takes back the bundle that was lent. False: another thread has it, which runs the handler.
+    fn take_back(&self, state: &mut State) -> bool {
+        if state.is_lent
+            && let Some(lent) = open_bundle::take_back(self.owner())
+        {
+            state.stream.take_back(lent);
+            state.is_lent = false;
+        }
+        !state.is_lent
+    }
+
+    /// Adds an item. Lends the bundle that it is in if it is not the handler's first.
+    fn push_locked(
+        &self,
+        state: &mut State,
+        head: &[u8],
+        tail: Option<&Bytes>,
+    ) -> Result<(), Status> {
+        state.stream.push(head, tail)?;
+        if std::mem::replace(&mut state.has_pushed, true)
+            && open_bundle::is_polling(self.owner())
+            && let Some(bundle) = state.stream.lend_bundle()
+        {
+            state.is_lent = true;
+            open_bundle::lend(bundle);
+        }
+        Ok(())
+    }
+
+    /// Ready when there is room for an item.
+    fn poll_room(&self, cx: &Context<'_>) -> Poll<MutexGuard<'_, State>> {
+        let mut state = self.state.lock();
+        let is_here = self.take_back(&mut state);
+        match is_here && state.stream.may_push() && !state.stream.has_bundle_to_send() {
+            true => Poll::Ready(state),
+            false => self.wait_for_room(state, cx),
+        }
+    }
+
+    #[cold]
+    fn wait_for_room<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        cx: &Context<'_>,
+    ) -> Poll<MutexGuard<'a, State>> {
+        if state.is_lent {
+            // The sender has moved here from the handler, which another thread runs just now.
+            state.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        // With room, a full bundle leaves first, and the client reads it while the handler goes on. So the
+        // handler gives up its thread, which sends.
+        let has_room = state.stream.may_push();
+        if !has_room {
+            state.writer = Some(cx.waker().clone());
+        }
+        self.flush_now(state);
+        if has_room {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn begin_handler(&self, cx: &Context<'_>) -> Running<'_> {
         let mut state = self.state.lock();
         state.in_handler = true;
+        state.has_pushed = false;
         match &mut state.handler {
             Some(waker) => waker.clone_from(cx.waker()),
             None => state.handler = Some(cx.waker().clone()),
         }
+        drop(state);
+        Running {
+            end: self,
+            outer: open_bundle::begin(self.owner()),
+        }
     }
 
-    /// Ends a poll of the handler. Returns how the stream has ended, if it has.
+    /// Sends what the handler has sent in a poll. Returns how the stream has ended, if it has.
     fn end_handler(&self) -> Option<Result<(), Status>> {
-        let mut state = self.state.lock();
-        state.in_handler = false;
+        let state = self.state.lock();
         let finished = state.stream.finished().cloned();
         self.flush(state);
         finished
@@ -184,12 +268,36 @@ impl ServerEnd {
 
     fn finish(&self, result: Result<(), Status>) {
         let mut state = self.state.lock();
-        state.in_handler = false;
+        let metadata = state.response_metadata.take();
+        let metadata = metadata.map(|metadata| std::mem::take(&mut *metadata.lock()));
+        if let Some(metadata) = metadata.filter(|metadata| !metadata.is_empty())
+            && state.stream.trailers().is_none()
+        {
+            state.stream.set_trailers(metadata);
+        }
         state.stream.finish(result.map_err(Status::with_run));
         let wakers = state.take_wakers();
         state.handler = None;
         self.flush(state);
         wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+/// This thread runs the handler, while this lives.
+struct Running<'a> {
+    end: &'a ServerEnd,
+    outer: Open,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let lent = open_bundle::end(std::mem::take(&mut self.outer));
+        let mut state = self.end.state.lock();
+        state.in_handler = false;
+        if let Some(lent) = lent {
+            state.stream.take_back(lent);
+            state.is_lent = false;
+        }
     }
 }
 
@@ -234,55 +342,107 @@ pub(super) fn respond(local: &LocalHandle, answer: Answer<DeferredReply>) {
     local.complete_with(reply, Ok(()));
 }
 
-/// Runs a handler until it ends, or until its stream does. A handler that is dropped before has panicked, or
-/// its executor has dropped it.
-pub(crate) async fn run(end: Arc<ServerEnd>, handler: impl Future<Output = Result<(), Status>>) {
-    struct Unfinished(Arc<ServerEnd>);
-    impl Drop for Unfinished {
-        fn drop(&mut self) {
-            // Has no effect on a stream that has ended.
-            self.0.finish(Err(Status::internal(
-                "the server's handler panicked, or its executor dropped it",
-            )));
-        }
+/// Runs a handler until it ends, or until its stream does.
+pub(crate) struct HandlerTask {
+    end: Arc<ServerEnd>,
+    handler: Option<StreamingFuture>,
+}
+
+impl HandlerTask {
+    pub(super) fn new(end: Arc<ServerEnd>, handler: StreamingFuture) -> Self {
+        let handler = Some(handler);
+        Self { end, handler }
     }
-    let unfinished = Unfinished(end);
-    let end = &unfinished.0;
-    let result = {
-        let mut handler = pin!(handler);
-        std::future::poll_fn(|cx| {
-            end.begin_handler(cx);
-            if let Poll::Ready(result) = handler.as_mut().poll(cx) {
-                return Poll::Ready(result);
+}
+
+impl Future for HandlerTask {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Self { end, handler } = &mut *self;
+        let Some(running) = handler else {
+            return Poll::Ready(());
+        };
+        let poll = end.begin_handler(cx);
+        let polled = running.as_mut().poll(cx);
+        drop(poll);
+        let result = match polled {
+            Poll::Ready(result) => result,
+            Poll::Pending => match end.end_handler() {
+                Some(result) => result,
+                None => return Poll::Pending,
+            },
+        };
+        *handler = None;
+        end.finish(result);
+        Poll::Ready(())
+    }
+}
+
+/// A handler that is dropped before its end has panicked, or its executor has dropped it.
+impl Drop for HandlerTask {
+    fn drop(&mut self) {
+        struct Unfinished<'a>(&'a ServerEnd);
+        impl Drop for Unfinished<'_> {
+            fn drop(&mut self) {
+                // Has no effect on a stream that has ended.
+                self.0.finish(Err(Status::internal(
+                    "the server's handler panicked, or its executor dropped it",
+                )));
             }
-            match end.end_handler() {
-                Some(result) => Poll::Ready(result),
-                None => Poll::Pending,
-            }
-        })
-        .await
-    };
-    end.finish(result);
+        }
+        let unfinished = Unfinished(&self.end);
+        self.handler = None;
+        drop(unfinished);
+    }
 }
 
 impl StreamEnd for ServerEnd {
     fn poll_ready(&self, cx: &mut Context<'_>, _: &mut Waiting) -> Poll<()> {
-        let mut state = self.state.lock();
-        if state.stream.may_push() {
-            return Poll::Ready(());
-        }
-        state.writer = Some(cx.waker().clone());
-        self.flush(state);
-        Poll::Pending
+        self.poll_room(cx).map(drop)
     }
 
     fn keep_one(&self) {
         self.state.lock().stream.keep_one();
     }
 
+    fn poll_push(
+        &self,
+        cx: &mut Context<'_>,
+        _: &mut Waiting,
+        head: &[u8],
+        tail: Option<&Bytes>,
+    ) -> Poll<Result<(), Box<Status>>> {
+        if tail.is_none() && open_bundle::push(self.owner(), head) {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_room(cx).map(|mut state| {
+            self.push_locked(&mut state, head, tail)?;
+            self.flush(state);
+            Ok(())
+        })
+    }
+
     fn push(&self, head: &[u8], tail: Option<&Bytes>, _: bool) -> Result<(), Status> {
         let mut state = self.state.lock();
-        state.stream.push(head, tail)?;
+        if !self.take_back(&mut state) {
+            return Err(Status::failed_precondition(
+                "the sender moved to another thread between `poll_ready` and `start_send`",
+            ));
+        }
+        self.push_locked(&mut state, head, tail)?;
+        self.flush(state);
+        Ok(())
+    }
+
+    fn new_bundle(&self, bytes: usize) -> Bundle {
+        self.state.lock().stream.new_bundle(bytes)
+    }
+
+    fn push_bundle(&self, bundle: Bundle) -> Result<(), Status> {
+        // What was lent has come back: there was room.
+        let mut state = self.state.lock();
+        state.stream.push_bundle(bundle)?;
         self.flush(state);
         Ok(())
     }
@@ -299,14 +459,14 @@ impl StreamEnd for ServerEnd {
         // The handler ends, too, or another task of the user's sends for it.
     }
 
-    fn poll_item(
+    fn poll_items(
         &self,
         cx: &mut Context<'_>,
         _: &mut Waiting,
-    ) -> Poll<Result<Option<(Bytes, Encoding)>, Status>> {
+    ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
         let mut state = self.state.lock();
-        if let Some(item) = state.stream.take() {
-            return Poll::Ready(Ok(Some((item, self.encoding))));
+        if let Some(items) = state.stream.take() {
+            return Poll::Ready(Ok(Some((items, self.encoding))));
         }
         if state.stream.is_read() {
             let aborted = state.stream.finished().cloned();
@@ -315,6 +475,12 @@ impl StreamEnd for ServerEnd {
         state.reader = Some(cx.waker().clone());
         self.flush(state);
         Poll::Pending
+    }
+
+    fn reject(&self, why: &str) -> Status {
+        let status = Status::invalid_argument(format!("the client broke the stream: {why}"));
+        self.abort_with(self.state.lock(), status.clone());
+        status
     }
 
     fn stop_reading(&self) {
@@ -349,5 +515,9 @@ impl StreamEnd for ServerEnd {
 
     fn set_request_metadata(&self, metadata: Metadata) {
         *self.metadata.lock() = metadata;
+    }
+
+    fn send_behind(&self, metadata: Arc<Mutex<Metadata>>) {
+        self.state.lock().response_metadata = Some(metadata);
     }
 }

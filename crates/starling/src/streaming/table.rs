@@ -9,7 +9,7 @@ use starling_endpoint::{Context, Reply, Request, Status, StreamFlags};
 use starling_io::{PacketIo, PeerId};
 
 use super::limits::{Holding, StreamLimits};
-use super::server::{ServerEnd, run};
+use super::server::{HandlerTask, ServerEnd};
 use crate::plane::{ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
 
@@ -78,7 +78,7 @@ impl Streams {
             .get(&key)
             .map(|entry| Arc::clone(&entry.end));
         if let Some(end) = found {
-            return end.handle_request(request.into_owned(), reply.defer());
+            return end.handle_request(request.into_owned(), reply.defer_without_buffer());
         }
         if position.number != 0 || position.flags.has(StreamFlags::CANCEL) {
             let gone = starling_stream::gone((), position.id);
@@ -96,9 +96,9 @@ impl Streams {
         let request = request.into_owned();
         let end = ServerEnd::new(self, key, window, cx.local(), &request);
         self.insert(cx, key, &end, window);
-        end.handle_request(request, reply.defer());
-        let future = handler(ServerStreamEnd(Arc::clone(&end) as _), remaining);
-        let task = run(end, future);
+        end.handle_request(request, reply.defer_without_buffer());
+        let handler = handler(ServerStreamEnd(Arc::clone(&end) as _), remaining);
+        let task = HandlerTask::new(end, handler);
         match spawn {
             None => cx.spawn(task),
             Some(spawn) => spawn(Box::pin(task)),

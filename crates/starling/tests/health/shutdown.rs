@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use starling::health::{HEALTH_SERVICE, HealthCheckResponse};
+use starling::health::{HEALTH_SERVICE, HealthCheckResponse, ServingStatus};
 use starling::{Code, Status};
 use starling_endpoint::{
     CallOptions, Endpoint, EndpointConfig, MethodId, Msgbuf, OwnedMessage, Secrets, SessionId,
@@ -14,7 +14,7 @@ use starling_endpoint::{
 use starling_io::MonotonicClock;
 use starling_io_shm::{ShmConfig, ShmIo};
 use starling_message::{Bytes, Message, Reader};
-use starling_stream::{ClientEvent, ClientStream, DEFAULT_WINDOW, StreamResponse};
+use starling_stream::{ClientEvent, ClientStream, DEFAULT_WINDOW, Items, StreamResponse};
 
 use crate::common::{server, shm_address, wait_until};
 use crate::{NOT_SERVING, SERVING, SHORT, end, request, start};
@@ -103,6 +103,11 @@ impl Client {
     }
 }
 
+fn statuses_in(items: &Items) -> Vec<ServingStatus> {
+    let status = |item| HealthCheckResponse::view_of(Reader::root(item)).status();
+    items.slices().map(status).collect()
+}
+
 #[test]
 fn a_watcher_that_asks_for_nothing_hears_of_the_end_when_it_asks() {
     let (builder, _) = server(&[&shm_address()]);
@@ -111,11 +116,10 @@ fn a_watcher_that_asks_for_nothing_hears_of_the_end_when_it_asks() {
     let mut client = Client::new(server.address());
     client.ask().expect("the server serves");
     let item = client.stream.poll();
-    let Some(ClientEvent::Item(bytes)) = item else {
+    let Some(ClientEvent::Items(items)) = item else {
         panic!("{item:?}");
     };
-    let status = HealthCheckResponse::view_of(Reader::root(&bytes)).status();
-    assert_eq!(status, SERVING);
+    assert_eq!(statuses_in(&items), [SERVING]);
 
     let shutdown = std::thread::spawn(move || end(server));
     wait_until(|| health.status("") == NOT_SERVING && health.watchers() == 0);
@@ -125,8 +129,8 @@ fn a_watcher_that_asks_for_nothing_hears_of_the_end_when_it_asks() {
     let last = loop {
         client.ask().expect("the server waits for its streams");
         match std::iter::from_fn(|| client.stream.poll()).find_map(|event| match event {
-            ClientEvent::Item(bytes) => {
-                statuses.push(HealthCheckResponse::view_of(Reader::root(&bytes)).status());
+            ClientEvent::Items(items) => {
+                statuses.extend(statuses_in(&items));
                 None
             }
             ClientEvent::End(end) => Some(end),

@@ -202,8 +202,8 @@ fn a_client_has_only_so_many_streams() {
     assert!(!status.may_have_run());
     streams.pop();
     wait_until(|| counts.running.load(Ordering::SeqCst) == 2);
-    let next = client.count(&range(0, 1, 0)).wait();
-    assert!(next.expect("there is room again").is_some());
+    let mut next = client.count(&range(0, 1, 0));
+    assert!(next.wait().expect("there is room again").is_some());
     drop(streams);
     end(server);
 }

@@ -3,6 +3,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+mod forms;
+mod malformed;
 mod service;
 
 use std::sync::atomic::Ordering;

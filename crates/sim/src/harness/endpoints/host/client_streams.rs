@@ -52,14 +52,16 @@ impl Host {
             return Ok(());
         };
         for _ in 0..end.user.burst() {
+            if let Some(item) = end.user.unread.next() {
+                (records.lock()).take_item(host, id, Flow::Down, &item)?;
+                continue;
+            }
             match end.stream.poll() {
                 None => {
                     end.user.wait(READER);
                     break;
                 }
-                Some(ClientEvent::Item(item)) => {
-                    (records.lock()).take_item(host, id, Flow::Down, &item)?;
-                }
+                Some(ClientEvent::Items(items)) => end.user.unread = items,
                 Some(ClientEvent::End(result)) => {
                     end.user.end(READER);
                     records.lock().end_stream(host, id, &result)?;

@@ -130,18 +130,25 @@ impl Host {
                 }
                 break;
             }
-            let Some(item) = end.stream.take() else {
-                match end.stream.is_read() {
-                    false => end.user.wait(READER),
-                    true => end.user.end(READER),
+            if let Some(item) = end.user.unread.next() {
+                end.user.read += 1;
+                (records.lock()).take_item(host, id, Flow::Up, &item)?;
+                continue;
+            }
+            match end.stream.take() {
+                Some(items) => end.user.unread = items,
+                None if end.stream.is_read() => {
+                    end.user.end(READER);
+                    if end.stream.finished().is_none() {
+                        records.lock().streams.read_all(id)?;
+                    }
+                    break;
                 }
-                if end.user.has_ended(READER) && end.stream.finished().is_none() {
-                    records.lock().streams.read_all(id)?;
+                None => {
+                    end.user.wait(READER);
+                    break;
                 }
-                break;
-            };
-            end.user.read += 1;
-            (records.lock()).take_item(host, id, Flow::Up, &item)?;
+            }
         }
         if let Some(pause_ns) = end.user.pause_ns(READER) {
             self.plan_act(now_ns + pause_ns, id, Actor::ServerReader);

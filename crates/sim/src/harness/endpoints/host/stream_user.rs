@@ -13,7 +13,7 @@ use crate::rng::Rng;
 const BURST: u64 = 16;
 
 /// A bundle has so many bytes, or one item.
-const BUNDLE_BYTES: u64 = 64 << 10;
+const BUNDLE_BYTES: u64 = 60 << 10;
 
 /// Of whom an action is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub(super) struct User {
     rng: Rng,
     pauses_ns: [u64; 2],
     activities: [Activity; 2],
+    /// What is left of the message that it has taken last.
+    pub(super) unread: Items,
     /// Items that it has sent.
     pub(super) written: u64,
     /// Items that it has taken.
@@ -65,6 +67,7 @@ impl User {
             rng: Rng::new(seed),
             pauses_ns: [reads.read_ns, writes.write_ns],
             activities: [Activity::Scheduled; 2],
+            unread: Items::default(),
             written: 0,
             read: 0,
         }

@@ -1,19 +1,24 @@
 //! The allocations of a small typed call: none at the server and in the raw client, one buffer in
-//! which a local channel keeps the response.
+//! which a local channel keeps the response. And those of a stream's small message: none of its own.
 
 #![allow(unsafe_code, reason = "a global allocator cannot be had without")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod numbers;
 
 use std::alloc::System;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Gate, payload, shm_address};
 use counting::Counting;
+use numbers::{CASES, Numbers};
 use starling::{Endpoint, Idle, Message};
 use starling_endpoint::{CallOptions, MethodId};
 use starling_io_shm::ShmIo;
+use starling_test_protos::streams::{StreamsClient, StreamsServer};
 use starling_test_protos::test::{TEST_SERVICE, TestClient, TestServer};
 
 mod counting {
@@ -64,15 +69,18 @@ static ALLOCATOR: Counting<System> = Counting(System);
 /// Calls before counting: pools and tables have their size then.
 const WARM_UP: u64 = 6000;
 const CALLS: u64 = 1000;
+const COUNTED: Range<u64> = WARM_UP..WARM_UP + CALLS;
 
-/// Allocations while `done` goes from the warm-up's end to the calls' end. Everything happens in
-/// this thread.
-fn count(done: &AtomicU64, mut turn: impl FnMut()) -> u64 {
-    while done.load(Ordering::Relaxed) < WARM_UP {
+/// Messages of a stream. Some thousand of them travel together.
+const ITEMS: u64 = 1_000_000;
+
+/// Allocations while `done` is in this range. Everything happens in this thread.
+fn count(done: &AtomicU64, counted: Range<u64>, mut turn: impl FnMut()) -> u64 {
+    while done.load(Ordering::Relaxed) < counted.start {
         turn();
     }
     let before = counting::count();
-    while done.load(Ordering::Relaxed) < WARM_UP + CALLS {
+    while done.load(Ordering::Relaxed) < counted.end {
         turn();
     }
     counting::count() - before
@@ -105,7 +113,7 @@ fn a_small_typed_call_allocates_at_most_the_kept_response() {
     let (request, options) = (payload(b"a small request"), CallOptions::default());
     let echo = MethodId(TEST_SERVICE.methods[0].id);
     let mut made = 0;
-    let allocations = count(&done, || {
+    let allocations = count(&done, COUNTED, || {
         // Every slot is used before counting begins.
         let in_flight = if done.load(Ordering::Relaxed) < WARM_UP / 2 {
             16
@@ -134,7 +142,7 @@ fn a_small_typed_call_allocates_at_most_the_kept_response() {
             its_done.fetch_add(1, Ordering::Relaxed);
         }
     });
-    let allocations = count(&done, || {
+    let allocations = count(&done, COUNTED, || {
         endpoint.poll().expect("no device fails");
         server.poll().expect("no device fails");
     });
@@ -142,4 +150,32 @@ fn a_small_typed_call_allocates_at_most_the_kept_response() {
         allocations <= CALLS,
         "{allocations} in {CALLS} calls of a local channel"
     );
+}
+
+#[test]
+fn a_small_message_of_a_stream_allocates_nothing_at_either_end() {
+    for case in CASES {
+        let done = Arc::new(AtomicU64::new(0));
+        let address = shm_address();
+        let service = StreamsServer::new(Numbers(Arc::clone(&done)));
+        let mut server = Endpoint::builder()
+            .bind(&address)
+            .idle(Idle::Spin)
+            .add_service(service)
+            .build()
+            .expect("an endpoint");
+        let builder = Endpoint::builder().reach(&address).idle(Idle::Spin);
+        let mut endpoint = builder.build().expect("an endpoint");
+        let client = StreamsClient::new(endpoint.channel(&address).expect("a channel"));
+        endpoint.spawn(numbers::use_stream(client, case, Arc::clone(&done)));
+        let allocations = count(&done, ITEMS / 2..ITEMS + ITEMS / 2, || {
+            endpoint.poll().expect("no device fails");
+            server.poll().expect("no device fails");
+        });
+        // What travels together has memory of its own.
+        assert!(
+            allocations < ITEMS / 50,
+            "{case:?}: {allocations} for {ITEMS} messages"
+        );
+    }
 }
