@@ -99,19 +99,7 @@ pub(crate) fn on<I: Device>(suite: Suite) -> Vec<Benchmark> {
         }
         Suite::Large => LARGE_BYTES
             .into_iter()
-            .flat_map(|size| {
-                // Over other devices that row says nothing: they copy, or have no such memory here.
-                let copied = (I::SCHEME == ShmIo::SCHEME).then_some(Source::Ordinary);
-                [Source::Device]
-                    .into_iter()
-                    .chain(copied)
-                    .map(move |source| {
-                        let case = format!("{}{}", size_case(size), source.suffix());
-                        Benchmark::new(I::SCHEME, SYSTEM, case, move |context| {
-                            caller::throughput::<I>(context, size, source)
-                        })
-                    })
-            })
+            .flat_map(|size| large::<I>(SYSTEM, size))
             .collect(),
         Suite::Sessions => SESSIONS.into_iter().flat_map(sessions::<I>).collect(),
         Suite::Factors => {
@@ -168,6 +156,20 @@ pub(crate) fn rate_in_flight<I: Device>(system: &'static str) -> Benchmark {
         system,
         ..rate::<I>(&case, &Settings::one_session(), Shape::default())
     }
+}
+
+/// Requests of so many bytes, from the device's memory, and from ordinary memory where that differs.
+pub(crate) fn large<I: Device>(system: &'static str, size: usize) -> Vec<Benchmark> {
+    // Over other devices that row says nothing: they copy, or have no such memory here.
+    let copied = (I::SCHEME == ShmIo::SCHEME).then_some(Source::Ordinary);
+    let sources = [Source::Device].into_iter().chain(copied);
+    let of_source = |source: Source| {
+        let case = format!("{}{}", size_case(size), source.suffix());
+        Benchmark::new(I::SCHEME, system, case, move |context| {
+            caller::throughput::<I>(context, size, source)
+        })
+    };
+    sources.map(of_source).collect()
 }
 
 /// The rate over `sessions` sessions, and the memory of either side if there are others to

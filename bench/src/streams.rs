@@ -3,8 +3,11 @@
 //!
 //! | case | is |
 //! |---|---|
-//! | `server-stream` | one task reads a stream of items that does not end |
-//! | `client-stream` | one task sends items, and the server says how many it has read |
+//! | `server-stream 32B` | the server has all items at hand, and one task reads them where they lie |
+//! | `server-stream one-by-one 32B` | the server sends one item at a time, and the task takes one at a time |
+//! | `server-stream 64KiB` | the same of large ones, which are all at hand |
+//! | `large/64KiB` | calls with as much, of the suite `large`, to compare with |
+//! | `client-stream 32B`, `client-stream one-by-one 32B` | one task sends items, and the server says how many it has read |
 //! | `ping-pong` | one item each way at a time, on one stream |
 //! | `unary` | the same in calls, one at a time, to compare with |
 //! | `idle-streams` | the memory of streams that are open at rest: the module `idle` |
@@ -22,12 +25,13 @@ use bytes::Bytes;
 use starling::{Channel, StreamReceiver};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
-use starling_sample_services::api::bench::{EchoClient, Payload, Wanted};
+use starling_sample_services::api::bench::{EchoClient, Payload, PayloadMut, Wanted};
 
 use crate::benchmark::{Benchmark, Context};
 use crate::callers::{Callers, Flavor};
 use crate::channel::{self, CHANNEL, server};
 use crate::device::{Device, failed};
+use crate::endpoint;
 use crate::error::BenchError;
 use crate::floor::{Period, SMALL_BYTES};
 use crate::metric::{Metric, Sample};
@@ -39,6 +43,27 @@ pub const LARGE_ITEM_BYTES: usize = 64 << 10;
 /// Items between two readings of the clock, for small ones.
 pub const TURNS: u64 = 64;
 
+/// The system of the calls that large items are compared with.
+const LARGE: &str = "large";
+
+/// How the items of a stream come, and how they are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// All of them are at hand.
+    AtHand,
+    /// One at a time.
+    OneByOne,
+}
+
+impl Arrival {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::AtHand => "",
+            Self::OneByOne => "one-by-one ",
+        }
+    }
+}
+
 /// Who exchanges single items: as for single calls, a plain thread and a task.
 pub const PING_PONG_CALLERS: [Callers; 2] = [
     Callers::Threads(1),
@@ -49,13 +74,17 @@ pub const PING_PONG_CALLERS: [Callers; 2] = [
 ];
 
 /// The case of a server's stream of items of so many bytes.
-pub fn server_stream(bytes: usize) -> String {
-    format!("server-stream {}", item_size(bytes))
+pub fn server_stream(bytes: usize, arrival: Arrival) -> String {
+    format!("server-stream {}{}", arrival.prefix(), item_size(bytes))
 }
 
 /// The case of a client's stream of small items.
-pub fn client_stream() -> String {
-    format!("client-stream {}", item_size(SMALL_BYTES))
+pub fn client_stream(arrival: Arrival) -> String {
+    format!(
+        "client-stream {}{}",
+        arrival.prefix(),
+        item_size(SMALL_BYTES)
+    )
 }
 
 /// The case of large calls, one at a time.
@@ -105,21 +134,28 @@ pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), Bench
 }
 
 fn on<I: Device>() -> Vec<Benchmark> {
-    let of_size = |bytes: usize| {
-        Benchmark::new(I::SCHEME, CHANNEL, server_stream(bytes), move |context| {
-            from_server(context, I::SCHEME, bytes)
+    let from_server = |bytes: usize, arrival: Arrival| {
+        let case = server_stream(bytes, arrival);
+        Benchmark::new(I::SCHEME, CHANNEL, case, move |context| {
+            from_server(context, I::SCHEME, bytes, arrival)
+        })
+    };
+    let to_server = |arrival: Arrival| {
+        Benchmark::new(I::SCHEME, CHANNEL, client_stream(arrival), move |context| {
+            to_server(context, I::SCHEME, arrival)
         })
     };
     let mut benchmarks = vec![
-        of_size(SMALL_BYTES),
-        of_size(LARGE_ITEM_BYTES),
+        from_server(SMALL_BYTES, Arrival::AtHand),
+        from_server(SMALL_BYTES, Arrival::OneByOne),
+        to_server(Arrival::AtHand),
+        to_server(Arrival::OneByOne),
+        from_server(LARGE_ITEM_BYTES, Arrival::AtHand),
         Benchmark::new(I::SCHEME, CHANNEL, large_calls(), |context| {
             by_calls(context, I::SCHEME)
         }),
-        Benchmark::new(I::SCHEME, CHANNEL, client_stream(), |context| {
-            to_server(context, I::SCHEME)
-        }),
     ];
+    benchmarks.extend(endpoint::large::<I>(LARGE, LARGE_ITEM_BYTES));
     for callers in PING_PONG_CALLERS {
         let streams = move |context: &Context| ping_pong::measure(context, I::SCHEME, callers);
         let calls = move |context: &Context| channel::through_channel(context, I::SCHEME, callers);
@@ -153,8 +189,8 @@ pub fn in_task<T: Send + 'static>(
 
 /// What a task takes again and again.
 pub trait Take: Send {
-    /// Takes the next one.
-    fn take(&mut self) -> impl Future<Output = Result<(), BenchError>> + Send;
+    /// Takes the next one, or several that are here. Returns how many.
+    fn take(&mut self) -> impl Future<Output = Result<u64, BenchError>> + Send;
 }
 
 /// Takes items for a warm-up of a tenth of the measuring time, then for the measuring time, and returns
@@ -171,10 +207,10 @@ pub async fn take_items(
         let mut count = 0;
         // Even the shortest period has a result.
         while count == 0 || !period.is_over() {
-            for _ in 0..turns {
-                items.take().await?;
+            let until = count + turns;
+            while count < until {
+                count += items.take().await?;
             }
-            count += turns;
         }
         rate = period.rate_of(count);
     }
@@ -184,14 +220,33 @@ pub async fn take_items(
 struct ServerStream {
     items: StreamReceiver<Payload>,
     bytes: usize,
+    arrival: Arrival,
     scheme: &'static str,
 }
 
 impl Take for ServerStream {
-    async fn take(&mut self) -> Result<(), BenchError> {
-        let item = self.items.message().await.map_err(failed)?;
-        let length = item.map(|item| item.message().data().len());
-        check_length(self.scheme, self.bytes, length)
+    async fn take(&mut self) -> Result<u64, BenchError> {
+        match self.arrival {
+            Arrival::OneByOne => {
+                let item = self.items.message().await.map_err(failed)?;
+                let length = item.map(|item| item.message().data().len());
+                check_length(self.scheme, self.bytes, length)?;
+                Ok(1)
+            }
+            Arrival::AtHand => {
+                let bundle = self.items.bundle().await.map_err(failed)?;
+                let Some(bundle) = bundle else {
+                    check_length(self.scheme, self.bytes, None)?;
+                    return Ok(0);
+                };
+                let mut count = 0;
+                for item in &bundle {
+                    check_length(self.scheme, self.bytes, Some(item.data().len()))?;
+                    count += 1;
+                }
+                Ok(count)
+            }
+        }
     }
 }
 
@@ -199,14 +254,19 @@ fn from_server(
     context: &Context,
     scheme: &'static str,
     bytes: usize,
+    arrival: Arrival,
 ) -> Result<Sample, BenchError> {
     let (_server, client) = start(context, scheme)?;
     let seconds = context.seconds;
     let rate = in_task(async move {
-        let wanted = Wanted::new().with_items(u64::MAX).with_bytes(bytes as u32);
+        let wanted = Wanted::new()
+            .with_items(u64::MAX)
+            .with_bytes(bytes as u32)
+            .with_one_by_one(arrival == Arrival::OneByOne);
         let items = ServerStream {
             items: client.source(&wanted),
             bytes,
+            arrival,
             scheme,
         };
         take_items(seconds, bytes, items).await
@@ -239,14 +299,12 @@ struct LargeCalls {
 }
 
 impl Take for LargeCalls {
-    async fn take(&mut self) -> Result<(), BenchError> {
+    async fn take(&mut self) -> Result<u64, BenchError> {
         let request = Payload::new().with_data_bytes(self.data.clone());
         let answer = self.client.sink(&request).await.map_err(failed)?;
-        check_length(
-            self.scheme,
-            SMALL_BYTES,
-            Some(answer.message().data().len()),
-        )
+        let length = answer.message().data().len();
+        check_length(self.scheme, SMALL_BYTES, Some(length))?;
+        Ok(1)
     }
 }
 
@@ -263,14 +321,18 @@ fn by_calls(context: &Context, scheme: &'static str) -> Result<Sample, BenchErro
 
 /// A client's stream, and another one before it as a warm-up. The time ends with the answer, so it
 /// includes all items that the server has counted.
-fn to_server(context: &Context, scheme: &'static str) -> Result<Sample, BenchError> {
+fn to_server(
+    context: &Context,
+    scheme: &'static str,
+    arrival: Arrival,
+) -> Result<Sample, BenchError> {
     let (_server, client) = start(context, scheme)?;
     let periods = [context.seconds / 10.0, context.seconds].map(Duration::from_secs_f64);
     let rate = in_task(async move {
         let mut rate = 0.0;
         for period in periods {
             let begun = Instant::now();
-            let (sent, answer) = send_items(&client, begun, period).await?;
+            let (sent, answer) = send_items(&client, begun, period, arrival).await?;
             channel::check(CHANNEL, scheme, sent, &answer)?;
             rate = sent as f64 / begun.elapsed().as_secs_f64();
         }
@@ -284,15 +346,27 @@ async fn send_items(
     client: &EchoClient<Channel>,
     begun: Instant,
     period: Duration,
+    arrival: Arrival,
 ) -> Result<(u64, Vec<u8>), BenchError> {
     let mut drain = client.drain();
     let mut sent = 0;
-    while sent == 0 || begun.elapsed() < period {
-        for _ in 0..TURNS {
-            let item = Payload::new().with_data(&[0; SMALL_BYTES]);
-            drain.send(&item).await.map_err(failed)?;
+    let goes_on = |sent: u64| !sent.is_multiple_of(TURNS) || sent == 0 || begun.elapsed() < period;
+    match arrival {
+        Arrival::AtHand => {
+            let items = (0..).take_while(|number| goes_on(*number));
+            let build = |number: u64, mut item: PayloadMut<'_>| {
+                item.set_data(&[0; SMALL_BYTES]);
+                sent = number + 1;
+            };
+            drain.send_each(items, build).await.map_err(failed)?;
         }
-        sent += TURNS;
+        Arrival::OneByOne => {
+            while goes_on(sent) {
+                let item = Payload::new().with_data(&[0; SMALL_BYTES]);
+                drain.send(&item).await.map_err(failed)?;
+                sent += 1;
+            }
+        }
     }
     let answer = drain.finish().await.map_err(failed)?;
     Ok((sent, answer.message().data().to_vec()))
@@ -305,14 +379,16 @@ mod tests {
     #[test]
     fn each_scheme_has_streams_and_calls_to_compare_them_with() {
         let names: Vec<String> = benchmarks().iter().map(ToString::to_string).collect();
-        assert_eq!(names.len(), 20);
         assert_eq!(
-            names[..10],
+            names[..13],
             [
                 "channel/udp server-stream 32B",
+                "channel/udp server-stream one-by-one 32B",
+                "channel/udp client-stream 32B",
+                "channel/udp client-stream one-by-one 32B",
                 "channel/udp server-stream 64KiB",
                 "channel/udp unary 64KiB",
-                "channel/udp client-stream 32B",
+                "large/udp 64KiB",
                 "channel/udp ping-pong 32B threads=1",
                 "channel/udp unary 32B threads=1",
                 "channel/udp ping-pong 32B current-thread tasks=1",
@@ -321,7 +397,8 @@ mod tests {
                 "channel/udp idle-streams=10000 server",
             ]
         );
-        assert_eq!(names[10], "channel/shm server-stream 32B");
+        assert_eq!(names[13], "channel/shm server-stream 32B");
+        assert!(names.contains(&"large/shm 64KiB copied".to_owned()));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use starling_bench::floor::SMALL_BYTES;
 use starling_bench::latency::Latencies;
 use starling_bench::{BenchError, Context, Metric, Sample};
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status, Streaming};
@@ -26,9 +27,12 @@ pub(crate) const ROLE: &str = "tonic-echo";
 /// two cores.
 const IN_FLIGHT: usize = 128;
 
+/// Items in a queue.
+pub(crate) const QUEUED: usize = 128;
+
 struct Service;
 
-/// A stream of responses whose items are there before they are asked for.
+/// A stream of responses.
 type Items = Pin<Box<dyn Stream<Item = Result<Payload, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -47,8 +51,11 @@ impl Echo for Service {
     async fn source(&self, request: Request<Wanted>) -> Result<Response<Items>, Status> {
         let wanted = request.into_inner();
         let data = vec![0; wanted.bytes as usize];
-        let items = (0..wanted.items).map(move |_| Ok(Payload { data: data.clone() }));
-        Ok(Response::new(Box::pin(stream::iter(items))))
+        let items = (0..wanted.items).map(move |_| Payload { data: data.clone() });
+        Ok(Response::new(match wanted.one_by_one {
+            false => Box::pin(stream::iter(items.map(Ok))),
+            true => queued(items),
+        }))
     }
 
     async fn drain(
@@ -73,6 +80,20 @@ impl Echo for Service {
     ) -> Result<Response<Streaming<Payload>>, Status> {
         Ok(Response::new(request.into_inner()))
     }
+}
+
+/// Items that a task of their own makes one at a time, behind a queue of the usual length: tonic's guide has
+/// handlers do so whose items are not at hand.
+fn queued(items: impl Iterator<Item = Payload> + Send + 'static) -> Items {
+    let (there, mut queue) = mpsc::channel(QUEUED);
+    tokio::spawn(async move {
+        for item in items {
+            if there.send(Ok(item)).await.is_err() {
+                return;
+            }
+        }
+    });
+    Box::pin(stream::poll_fn(move |cx| queue.poll_recv(cx)))
 }
 
 pub(crate) fn serve() -> Result<(), BenchError> {

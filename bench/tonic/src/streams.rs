@@ -1,17 +1,18 @@
 //! The suite `streams` over tonic: the server, the settings and the runtimes of the suite `channel`.
 //!
-//! Both ends make streams of what is there at once, for which tonic puts as many items into a frame as fit;
-//! only single items that go back and forth come from a queue.
+//! Items that are at hand come from an iterator, and tonic puts as many into a frame as fit. Items that come
+//! one by one are made by a task behind a queue, as its guide has it.
 
 use std::time::{Duration, Instant};
 
+use futures::SinkExt;
 use futures::channel::mpsc;
-use futures::stream;
+use futures::stream::{self, Stream};
 use starling_bench::callers::{self, Callers, EchoStub};
 use starling_bench::floor::SMALL_BYTES;
 use starling_bench::streams::{
-    LARGE_ITEM_BYTES, PING_PONG_CALLERS, TURNS, Take, client_stream, figure, in_task, large_calls,
-    ping_pong, server_stream, small_calls, take_items,
+    Arrival, LARGE_ITEM_BYTES, PING_PONG_CALLERS, TURNS, Take, client_stream, figure, in_task,
+    large_calls, ping_pong, server_stream, small_calls, take_items,
 };
 use starling_bench::{BenchError, Benchmark, Context, Sample};
 use tokio::runtime::Handle;
@@ -24,15 +25,21 @@ use crate::channel::{ROLE, measure, usual_runtime};
 use crate::{SYSTEM, connect, echo, failed};
 
 pub(crate) fn benchmarks() -> Vec<Benchmark> {
-    let of_size = |bytes: usize| {
-        let measure = move |context: &Context| from_server(context, bytes);
-        Benchmark::new("grpc", SYSTEM, server_stream(bytes), measure)
+    let from_server = |bytes: usize, arrival: Arrival| {
+        let measure = move |context: &Context| from_server(context, bytes, arrival);
+        Benchmark::new("grpc", SYSTEM, server_stream(bytes, arrival), measure)
+    };
+    let to_server = |arrival: Arrival| {
+        let measure = move |context: &Context| to_server(context, arrival);
+        Benchmark::new("grpc", SYSTEM, client_stream(arrival), measure)
     };
     let mut benchmarks = vec![
-        of_size(SMALL_BYTES),
-        of_size(LARGE_ITEM_BYTES),
+        from_server(SMALL_BYTES, Arrival::AtHand),
+        from_server(SMALL_BYTES, Arrival::OneByOne),
+        to_server(Arrival::AtHand),
+        to_server(Arrival::OneByOne),
+        from_server(LARGE_ITEM_BYTES, Arrival::AtHand),
         Benchmark::new("grpc", SYSTEM, large_calls(), by_calls),
-        Benchmark::new("grpc", SYSTEM, client_stream(), to_server),
     ];
     for callers in PING_PONG_CALLERS {
         let streams = move |context: &Context| by_stream(context, callers);
@@ -51,9 +58,10 @@ struct ServerStream {
 }
 
 impl Take for ServerStream {
-    async fn take(&mut self) -> Result<(), BenchError> {
+    async fn take(&mut self) -> Result<u64, BenchError> {
         let item = self.items.message().await.map_err(failed)?;
-        check_length(self.bytes, item.map(|item| item.data.len()))
+        check_length(self.bytes, item.map(|item| item.data.len()))?;
+        Ok(1)
     }
 }
 
@@ -69,7 +77,7 @@ fn check_length(expected: usize, length: Option<usize>) -> Result<(), BenchError
     })
 }
 
-fn from_server(context: &Context, bytes: usize) -> Result<Sample, BenchError> {
+fn from_server(context: &Context, bytes: usize, arrival: Arrival) -> Result<Sample, BenchError> {
     let server = context.launcher.start(ROLE, &[])?;
     let (address, seconds) = (server.address().to_owned(), context.seconds);
     let rate = in_task(async move {
@@ -77,6 +85,7 @@ fn from_server(context: &Context, bytes: usize) -> Result<Sample, BenchError> {
         let wanted = Wanted {
             items: u64::MAX,
             bytes: bytes as u32,
+            one_by_one: arrival == Arrival::OneByOne,
         };
         let items = client.source(wanted).await.map_err(failed)?.into_inner();
         take_items(seconds, bytes, ServerStream { items, bytes }).await
@@ -88,10 +97,11 @@ fn from_server(context: &Context, bytes: usize) -> Result<Sample, BenchError> {
 struct LargeCalls(EchoClient<Channel>);
 
 impl Take for LargeCalls {
-    async fn take(&mut self) -> Result<(), BenchError> {
+    async fn take(&mut self) -> Result<u64, BenchError> {
         let data = vec![0; LARGE_ITEM_BYTES];
         let answer = self.0.sink(Payload { data }).await.map_err(failed)?;
-        check_length(SMALL_BYTES, Some(answer.into_inner().data.len()))
+        check_length(SMALL_BYTES, Some(answer.into_inner().data.len()))?;
+        Ok(1)
     }
 }
 
@@ -106,7 +116,7 @@ fn by_calls(context: &Context) -> Result<Sample, BenchError> {
 }
 
 /// A client's stream, and another one before it as a warm-up.
-fn to_server(context: &Context) -> Result<Sample, BenchError> {
+fn to_server(context: &Context, arrival: Arrival) -> Result<Sample, BenchError> {
     let server = context.launcher.start(ROLE, &[])?;
     let address = server.address().to_owned();
     let periods = [context.seconds / 10.0, context.seconds].map(Duration::from_secs_f64);
@@ -120,13 +130,29 @@ fn to_server(context: &Context) -> Result<Sample, BenchError> {
                     !(*count).is_multiple_of(TURNS) || *count == 0 || begun.elapsed() < period
                 })
                 .map(|_| echo::request(0));
-            let answer = client.drain(stream::iter(items)).await.map_err(failed)?;
-            let count = number_in(&answer.into_inner())?;
+            let answer = match arrival {
+                Arrival::AtHand => client.drain(stream::iter(items)).await,
+                Arrival::OneByOne => client.drain(queued(items)).await,
+            };
+            let count = number_in(&answer.map_err(failed)?.into_inner())?;
             rate = count as f64 / begun.elapsed().as_secs_f64();
         }
         Ok(rate)
     })?;
     Ok(vec![figure(rate, SMALL_BYTES)])
+}
+
+/// Items that a task of their own makes one at a time, behind a queue.
+fn queued(items: impl Iterator<Item = Payload> + Send + 'static) -> impl Stream<Item = Payload> {
+    let (mut there, queue) = mpsc::channel(echo::QUEUED);
+    tokio::spawn(async move {
+        for item in items {
+            if there.send(item).await.is_err() {
+                return;
+            }
+        }
+    });
+    queue
 }
 
 /// How many items the server has counted.
@@ -200,9 +226,9 @@ mod tests {
     #[test]
     fn tonic_has_the_benchmarks_of_starling_but_for_idle_streams() {
         let names: Vec<String> = benchmarks().iter().map(ToString::to_string).collect();
-        assert_eq!(names.len(), 8);
+        assert_eq!(names.len(), 10);
         assert_eq!(names[0], "tonic/grpc server-stream 32B");
-        assert_eq!(names[4], "tonic/grpc ping-pong 32B threads=1");
+        assert_eq!(names[6], "tonic/grpc ping-pong 32B threads=1");
     }
 
     #[test]

@@ -26,6 +26,14 @@ pub fn server() -> EchoServer<EchoService> {
     EchoServer::new(EchoService)
 }
 
+/// Bytes by reference end the bundle that their item is in, which only large ones are worth.
+fn set_data(mut item: PayloadMut<'_>, data: &Bytes) {
+    match data.len() < SHARED_BYTES {
+        true => item.set_data(data),
+        false => item.set_data_bytes(data.clone()),
+    }
+}
+
 impl Echo for EchoService {
     fn call(
         &self,
@@ -55,15 +63,16 @@ impl Echo for EchoService {
             )));
         }
         let data = Bytes::from(vec![0; bytes]);
-        for _ in 0..wanted.items() {
-            // Bytes by reference end the bundle that their item is in, which only large ones are worth.
-            let item = match bytes < SHARED_BYTES {
-                true => Payload::new().with_data(&data),
-                false => Payload::new().with_data_bytes(data.clone()),
-            };
-            items.send(&item).await?;
+        if wanted.one_by_one() {
+            let mut item = Payload::new();
+            for _ in 0..wanted.items() {
+                set_data(item.as_mut(), &data);
+                items.send(&item).await?;
+            }
+            return Ok(());
         }
-        Ok(())
+        let all = 0..wanted.items();
+        items.send_each(all, |_, item| set_data(item, &data)).await
     }
 
     async fn drain(
@@ -72,8 +81,8 @@ impl Echo for EchoService {
         mut items: StreamReceiver<Payload>,
     ) -> Result<Payload, Status> {
         let mut count: u64 = 0;
-        while items.message().await?.is_some() {
-            count += 1;
+        while let Some(bundle) = items.bundle().await? {
+            count += bundle.iter().count() as u64;
         }
         let mut data = [0; SINK_RESPONSE_BYTES];
         data[..8].copy_from_slice(&count.to_le_bytes());
