@@ -1,11 +1,12 @@
 //! How the event loop sleeps, and the loops that are made of turns and waits.
 
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use starling_io::{Clock, IoError, PacketIo};
+use starling_io::{Clock, IoError, PacketIo, ReactorWait};
 
 use crate::config::Idle;
 use crate::endpoint::Endpoint;
@@ -54,6 +55,42 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.parts.core.sleep.end_sleep();
         self.schedule.set_slept();
         slept
+    }
+
+    /// A descriptor for a reactor that waits in place of a thread; see [`PacketIo::descriptor`].
+    pub fn descriptor(&mut self) -> Option<OwnedFd> {
+        self.io.descriptor()
+    }
+
+    /// Has a reactor wait, if there is no work. [`Endpoint::end_wait`] has to come before anything else.
+    /// Timeouts and deadlines are the caller's: see [`Endpoint::next_timer_ns`].
+    ///
+    /// # Errors
+    /// If the device fails. The error is final.
+    pub fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
+        if self.between_turns || self.has_work() {
+            return Ok(ReactorWait::Ready);
+        }
+        let wait = match self.parts.core.sleep.may_sleep() {
+            true => self.io.begin_wait(),
+            false => Ok(ReactorWait::Ready),
+        };
+        if !matches!(wait, Ok(ReactorWait::Begun)) {
+            self.parts.core.sleep.end_sleep();
+        }
+        wait
+    }
+
+    /// Ends a wait that has begun.
+    ///
+    /// # Errors
+    /// If the device fails. The error is final.
+    pub fn end_wait(&mut self) -> Result<(), IoError> {
+        self.parts.core.sleep.end_sleep();
+        // The next turn skips nothing and reads the clock.
+        self.schedule = TurnSchedule::default();
+        self.schedule.set_slept();
+        self.io.end_wait()
     }
 
     /// Whether [`Endpoint::wait`] returns at once, because there is work or by the setting of [`Idle`].

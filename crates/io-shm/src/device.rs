@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use starling_io::{
     Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, MessageMemory, PacketIo,
-    PeerId, Wake,
+    PeerId, ReactorWait, Wake,
 };
 
 use self::admission::{AdmissionCounts, places};
@@ -236,12 +236,23 @@ impl ShmIo {
         }
     }
 
-    /// Sleeps, unless there is something to do.
-    fn sleep(&mut self, timeout: Option<Duration>) -> rustix::io::Result<()> {
+    /// Announces a sleep to all peers. Returns whether it can last: without the kernel's fence a peer may see
+    /// the announcement late.
+    fn announce_sleep(&mut self) -> bool {
         self.epoch += EPOCH_STEP;
         self.publish_sleep(true);
-        let fenced = sys::heavy_fence();
-        if self.rx.is_ready() || self.tx.poll_room() {
+        sys::heavy_fence()
+    }
+
+    /// Whether something came before the announcement was seen.
+    fn is_ready(&mut self) -> bool {
+        self.rx.is_ready() || self.tx.poll_room()
+    }
+
+    /// Sleeps, unless there is something to do.
+    fn sleep(&mut self, timeout: Option<Duration>) -> rustix::io::Result<()> {
+        let fenced = self.announce_sleep();
+        if self.is_ready() {
             return Ok(());
         }
         let until_handshake = self
@@ -422,6 +433,34 @@ impl PacketIo for ShmIo {
         self.waker.end_sleep();
         slept
             .and_then(|()| self.poll_sockets(Instant::now()))
+            .map_err(|error| host_error(&format!("wait on {}", self.address), error))
+    }
+
+    fn descriptor(&mut self) -> Option<OwnedFd> {
+        self.poller.descriptor().ok()
+    }
+
+    fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
+        self.reap_connections();
+        if !self.events.is_empty() || !self.waker.begin_sleep() {
+            self.waker.end_sleep();
+            return Ok(ReactorWait::Ready);
+        }
+        let lasts = self.announce_sleep() && self.handshakes.poll_timeout().is_none();
+        let wait = match (self.is_ready(), lasts) {
+            (true, _) => ReactorWait::Ready,
+            (false, true) => return Ok(ReactorWait::Begun),
+            (false, false) => ReactorWait::Unsupported,
+        };
+        self.publish_sleep(false);
+        self.waker.end_sleep();
+        Ok(wait)
+    }
+
+    fn end_wait(&mut self) -> Result<(), IoError> {
+        self.publish_sleep(false);
+        self.waker.end_sleep();
+        self.poll_sockets(Instant::now())
             .map_err(|error| host_error(&format!("wait on {}", self.address), error))
     }
 

@@ -205,6 +205,11 @@ impl Poller {
         epoll::add(&self.epoll, file, epoll::EventData::new_u64(key), wanted)
     }
 
+    /// A descriptor that is readable when something is ready, for others to watch.
+    pub(crate) fn descriptor(&self) -> std::io::Result<OwnedFd> {
+        self.epoll.try_clone()
+    }
+
     /// Removes a file.
     pub(crate) fn remove(&self, file: impl AsFd) {
         // It fails only if the file is not in the set, which is the intended state.

@@ -2,20 +2,22 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use starling_io::{
-    Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, PeerGone, PeerId, Wake,
+    Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, PeerGone, PeerId,
+    ReactorWait, Wake,
 };
 
 use crate::address::UdpAddress;
 use crate::config::UdpConfig;
 use crate::connected::ConnectedSocket;
 use crate::open::new_socket;
+use crate::reactor::ReactorSet;
 use crate::rx::{Advice, UdpRx};
 use crate::shared::{Directory, Shared};
 use crate::sys::addr::RawAddr;
@@ -33,6 +35,7 @@ pub struct UdpControl {
     pub(crate) capabilities: Capabilities,
     pub(crate) local: SocketAddr,
     pub(crate) config: UdpConfig,
+    pub(crate) reactor: ReactorSet,
 }
 
 impl UdpControl {
@@ -199,6 +202,52 @@ impl UdpControl {
                 "free some memory of this host",
             )),
         }
+    }
+
+    /// As [`starling_io::PacketIo::descriptor`].
+    pub fn descriptor(&mut self) -> Option<OwnedFd> {
+        self.reactor.descriptor().ok()
+    }
+
+    /// As [`starling_io::PacketIo::begin_wait`], and the reactor waits for `other`, too.
+    pub fn begin_wait(
+        &mut self,
+        rx: &UdpRx,
+        tx: &UdpTx,
+        other: Option<BorrowedFd<'_>>,
+    ) -> ReactorWait {
+        if rx.has_pending() {
+            return ReactorWait::Ready;
+        }
+        if tx.is_blocked() {
+            return ReactorWait::Unsupported;
+        }
+        let waits = match self.waker.begin_sleep() {
+            true => self.arm(rx, other),
+            false => ReactorWait::Ready,
+        };
+        if waits != ReactorWait::Begun {
+            self.waker.end_sleep();
+        }
+        waits
+    }
+
+    fn arm(&self, rx: &UdpRx, other: Option<BorrowedFd<'_>>) -> ReactorWait {
+        let connected = rx.connected().map(ConnectedSocket::fd);
+        let own = [self.shared.fd(), self.waker.as_fd()];
+        match (self.reactor).arm(own.into_iter().chain(connected).chain(other)) {
+            Ok(()) => ReactorWait::Begun,
+            Err(_) => ReactorWait::Unsupported,
+        }
+    }
+
+    /// As [`starling_io::PacketIo::end_wait`].
+    pub fn end_wait(&mut self, rx: &mut UdpRx) {
+        self.waker.end_sleep();
+        self.waker.drain();
+        // The reactor does not say which file was readable.
+        self.shared.errors_waiting.store(true, Ordering::Relaxed);
+        rx.poll_main_socket();
     }
 
     /// Opens or closes the connected socket if recent traffic suggests it.

@@ -2,14 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::Socket;
 use starling_io::{
     Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId,
-    Wake,
+    ReactorWait, Wake,
 };
 
 use crate::address::UdpAddress;
@@ -17,6 +17,7 @@ use crate::config::UdpConfig;
 use crate::control::UdpControl;
 use crate::open::{open_socket, queue_capacity};
 use crate::path::{Probe, largest_payload};
+use crate::reactor::ReactorSet;
 use crate::rx::UdpRx;
 use crate::shared::Shared;
 use crate::sys::addr::Family;
@@ -95,6 +96,7 @@ impl UdpIo {
             rx: UdpRx::new(Arc::clone(&shared), config.ecn),
             tx: UdpTx::new(Arc::clone(&shared), Probe::new(local)?, &settings),
             control: UdpControl {
+                reactor: ReactorSet::default(),
                 shared,
                 waker: Arc::new(EventfdWaker::new()?),
                 capabilities: Capabilities {
@@ -167,6 +169,19 @@ impl PacketIo for UdpIo {
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
         self.control.wait(&mut self.rx, &self.tx, None, timeout)
+    }
+
+    fn descriptor(&mut self) -> Option<OwnedFd> {
+        self.control.descriptor()
+    }
+
+    fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
+        Ok(self.control.begin_wait(&self.rx, &self.tx, None))
+    }
+
+    fn end_wait(&mut self) -> Result<(), IoError> {
+        self.control.end_wait(&mut self.rx);
+        Ok(())
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

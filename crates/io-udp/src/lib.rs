@@ -26,6 +26,7 @@ mod device;
 mod named;
 mod open;
 mod path;
+mod reactor;
 mod rx;
 mod shared;
 mod staging;

@@ -6,13 +6,13 @@ mod workers;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use starling_io::{
     Capabilities, DeviceReport, Fault, IoError, IoEvent, MatchTable, MessageMemory, PacketIo,
-    PacketTx, PeerId, Steered, Wake,
+    PacketTx, PeerId, ReactorWait, Steered, Wake,
 };
 use starling_io_udp::UdpControl;
 
@@ -192,6 +192,30 @@ impl PacketIo for XdpIo {
         let socket = self.shared.socket.fd.as_fd();
         self.control
             .wait(&mut self.rx.udp, &self.tx.udp, Some(socket), timeout)?;
+        self.rx.poll_socket_soon();
+        self.shared.check()
+    }
+
+    fn descriptor(&mut self) -> Option<OwnedFd> {
+        self.control.descriptor()
+    }
+
+    fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
+        if self.rx.is_ready() {
+            return Ok(ReactorWait::Ready);
+        }
+        if self.tx.is_blocked() {
+            return Ok(ReactorWait::Unsupported);
+        }
+        let socket = self.shared.socket.fd.as_fd();
+        let (rx, tx) = (&self.rx.udp, &self.tx.udp);
+        Ok(self.control.begin_wait(rx, tx, Some(socket)))
+    }
+
+    /// # Errors
+    /// If the interface was removed or changed.
+    fn end_wait(&mut self) -> Result<(), IoError> {
+        self.control.end_wait(&mut self.rx.udp);
         self.rx.poll_socket_soon();
         self.shared.check()
     }

@@ -31,6 +31,7 @@ mod steer;
 mod waker;
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,6 +158,17 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
+/// Whether a reactor can wait for a device now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReactorWait {
+    /// It waits. The owner of the device ends the wait before it uses the device again.
+    Begun,
+    /// Something may have arrived.
+    Ready,
+    /// A thread has to wait.
+    Unsupported,
+}
+
 /// A device: packet I/O for one thread.
 pub trait PacketIo {
     /// The receiving half.
@@ -193,6 +205,24 @@ pub trait PacketIo {
     /// Sleeps until a datagram or an event may be there, the waker was used, or `timeout` is over.
     /// May return early for no reason. Returns at once if a datagram arrived before the call.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError>;
+
+    /// A descriptor for an executor's reactor, which watches it in place of a thread that waits. It becomes
+    /// readable when a wait would end, between [`PacketIo::begin_wait`] and [`PacketIo::end_wait`]. It may become
+    /// readable for no reason, and the reactor has to see each change, as with edge-triggered epoll. None: a
+    /// thread has to wait.
+    fn descriptor(&mut self) -> Option<OwnedFd> {
+        None
+    }
+
+    /// A reactor begins to watch the descriptor. To be called after the reactor has found that it is not readable.
+    fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
+        Ok(ReactorWait::Unsupported)
+    }
+
+    /// The wait is over that began with [`ReactorWait::Begun`].
+    fn end_wait(&mut self) -> Result<(), IoError> {
+        Ok(())
+    }
 
     /// Memory from which the device sends without a copy. The device gathers a part that was made in
     /// this memory, if it is the last part of a frame and large enough to be worth it.
