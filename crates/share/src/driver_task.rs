@@ -13,8 +13,8 @@
 //!  ACTIVE: it will look into the inbox     PARKED: a push wakes it     GONE: the executor ended
 //! ```
 //!
-//! It spins as long as a thread would before it sleeps. Then it parks, and the keeper sleeps in the
-//! device in its place, until something arrives or a push wakes the task again.
+//! It spins as long as a thread would before it sleeps. Then it parks. The executor's reactor waits for the
+//! device in its place, or the keeper, until something arrives or a push wakes the task again.
 //!
 //! No wake-up is lost: a caller pushes and then looks at the task's state. The task parks and then
 //! looks into the inbox. Both have a full fence in between.
@@ -36,6 +36,8 @@ pub(crate) struct TaskState {
     state: AtomicU8,
     /// Calls that the executor's other tasks wait for.
     calls: AtomicUsize,
+    /// The executor's reactor watches the device while the task is parked.
+    has_reactor: bool,
     waker: Mutex<Option<Waker>>,
 }
 
@@ -67,6 +69,10 @@ impl TaskState {
     /// Whether the executor needs a driver. A call that this misses has its command in the inbox.
     pub(crate) fn has_calls(&self) -> bool {
         self.calls.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn has_reactor(&self) -> bool {
+        self.has_reactor
     }
 
     pub(crate) fn park(&self) {
@@ -130,6 +136,13 @@ impl TaskHandle {
     }
 }
 
+/// An executor's reactor, which watches the descriptor of the loop's device.
+pub trait Reactor: Send {
+    /// Ready if the descriptor was readable since the last call that returned this. Pending: `cx` is woken when
+    /// it becomes readable.
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
 /// What a driver task did last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
@@ -156,20 +169,26 @@ pub(crate) enum Next {
 pub struct DriverTask<C: Command> {
     shared: Arc<SharedLoop<C>>,
     state: Arc<TaskState>,
+    reactor: Option<Box<dyn Reactor>>,
     progress: Progress,
 }
 
 impl<C: Command> DriverTask<C> {
-    /// A task, for an executor to run, and what wakes it.
-    pub fn new(shared: &Arc<SharedLoop<C>>) -> (Self, TaskHandle) {
+    /// A task, for an executor to run, and what wakes it. Without a reactor the keeper sleeps in its place.
+    pub fn new(
+        shared: &Arc<SharedLoop<C>>,
+        reactor: Option<Box<dyn Reactor>>,
+    ) -> (Self, TaskHandle) {
         let state = Arc::new(TaskState {
             state: AtomicU8::new(ACTIVE),
             calls: AtomicUsize::new(0),
+            has_reactor: reactor.is_some(),
             waker: Mutex::new(None),
         });
         let task = Self {
             shared: Arc::clone(shared),
             state: Arc::clone(&state),
+            reactor,
             progress: Progress::Rested,
         };
         (task, TaskHandle(state))
@@ -189,12 +208,27 @@ impl<C: Command> Future for DriverTask<C> {
                 *waker = Some(cx.waker().clone());
             }
         }
-        if self.state.is_parked() {
-            // Woken by the executor for no reason, or before it parked. If it took the role from the
-            // keeper, the keeper would wake it, and so on.
-            return Poll::Pending;
-        }
-        self.progress = match self.shared.drive_in_task(&self.state, self.progress) {
+        let Self {
+            shared,
+            state,
+            reactor,
+            progress,
+        } = &mut *self;
+        let mut is_readable = || match reactor {
+            Some(reactor) => reactor.poll_readable(cx).is_ready(),
+            None => false,
+        };
+        let next = if state.is_parked() {
+            match shared.drive_arrived(state, &mut is_readable) {
+                Some(next) => next,
+                // Woken by the executor for no reason, or before it parked. If it took the role from the
+                // keeper, the keeper would wake it, and so on.
+                None => return Poll::Pending,
+            }
+        } else {
+            shared.drive_in_task(state, *progress, &mut is_readable)
+        };
+        self.progress = match next {
             Next::Again(progress) => {
                 cx.waker().wake_by_ref();
                 progress

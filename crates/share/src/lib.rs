@@ -33,7 +33,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `shared_loop` | the role, the inbox, and who is next; `background`: what the keeper does; `yield_policy`: when a thread yields its core first; `handover_check`: finds hand-overs that were lost |
+//! | `shared_loop` | the role, the inbox, and who is next; `background`: what the keeper does; `reactors`: sleeps that executors do; `yield_policy`: when a thread yields its core first; `handover_check`: finds hand-overs that were lost |
 //! | `waiter` | a caller that sleeps until its call is over or it is offered the role |
 //! | `driver_task` | a task of an executor that drives for the executor's other tasks |
 //! | `models` | loom's and shuttle's models of all of it |
@@ -49,6 +49,6 @@ mod shared_loop;
 mod sync;
 mod waiter;
 
-pub use driver_task::{DriverTask, TaskHandle};
+pub use driver_task::{DriverTask, Reactor, TaskHandle};
 pub use shared_loop::{Command, EventLoop, SharedLoop, Step, Watch, is_driving};
 pub use waiter::Waiter;

@@ -10,8 +10,10 @@ mod interleavings;
 #[cfg(shuttle)]
 mod schedules;
 
-use crate::Waiter;
-use crate::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crate::sync::{Arc, Mutex, lock};
+use crate::{Reactor, Waiter};
 
 /// Has the thread of a waiter poll its driver task.
 struct PollTask(Arc<Waiter>);
@@ -19,5 +21,50 @@ struct PollTask(Arc<Waiter>);
 impl std::task::Wake for PollTask {
     fn wake(self: std::sync::Arc<Self>) {
         self.0.offer();
+    }
+}
+
+/// A device's descriptor. Each reactor that watches it sees each change, as with edge-triggered epoll.
+#[derive(Default)]
+struct Descriptor(Mutex<Vec<Arc<Mutex<Watched>>>>);
+
+/// What one reactor knows of it.
+#[derive(Default)]
+struct Watched {
+    is_readable: bool,
+    waker: Option<Waker>,
+}
+
+impl Descriptor {
+    fn set_readable(&self) {
+        let reactors = lock(&self.0).clone();
+        for reactor in reactors {
+            let mut watched = lock(&reactor);
+            watched.is_readable = true;
+            let waker = watched.waker.take();
+            drop(watched);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    fn reactor(&self) -> Box<dyn Reactor> {
+        let watched = Arc::new(Mutex::new(Watched::default()));
+        lock(&self.0).push(Arc::clone(&watched));
+        Box::new(ModelReactor(watched))
+    }
+}
+
+struct ModelReactor(Arc<Mutex<Watched>>);
+
+impl Reactor for ModelReactor {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut watched = lock(&self.0);
+        if std::mem::take(&mut watched.is_readable) {
+            return Poll::Ready(());
+        }
+        watched.waker = Some(cx.waker().clone());
+        Poll::Pending
     }
 }

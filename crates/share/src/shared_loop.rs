@@ -2,6 +2,7 @@
 
 mod background;
 mod handover_check;
+mod reactors;
 mod tasks;
 mod watch;
 mod yield_policy;
@@ -10,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use starling_io::{Clock, IoError, MonotonicClock, Wake};
+use starling_io::{Clock, IoError, MonotonicClock, ReactorWait, Wake};
 
 use crate::driver_task::TaskState;
 use crate::keeper::Keeper;
@@ -19,6 +20,7 @@ use crate::sync::{Arc, Mutex, Queue, RoleGuard, RoleLock, lock};
 use crate::waiter::Waiter;
 
 use handover_check::{Handovers, Transit};
+use reactors::{Reactors, WaitOfReactors};
 pub use watch::Watch;
 use yield_policy::YieldPolicy;
 
@@ -70,6 +72,13 @@ pub trait EventLoop: Send {
     /// If the device fails. The error is final: the loop is ended.
     fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError>;
 
+    /// A reactor begins to wait for the device: until the next [`EventLoop::resume`] or turn, whatever would end
+    /// a sleep makes the device's descriptor readable.
+    ///
+    /// # Errors
+    /// If the device fails. The error is final: the loop is ended.
+    fn begin_wait(&mut self) -> Result<ReactorWait, IoError>;
+
     /// How long a driver that has nothing to do takes turns before it sleeps, in nanoseconds.
     fn spin_ns(&self) -> u64;
 
@@ -100,6 +109,7 @@ pub struct SharedLoop<C: Command> {
     /// A driver task has taken a turn and will take another one, and nobody has driven since. So commands may
     /// be executed without a look at what has arrived. Changed only by whoever has the role.
     is_between_turns: AtomicBool,
+    wait: WaitOfReactors,
     /// Calls that are waited for in a way that drives nothing: by futures of executors without a driver
     /// task.
     watched: AtomicUsize,
@@ -155,6 +165,7 @@ impl<C: Command> SharedLoop<C> {
             parked: Mutex::new(Vec::new()),
             task_turns: AtomicU64::new(0),
             is_between_turns: AtomicBool::new(false),
+            wait: WaitOfReactors::default(),
             watched: AtomicUsize::new(0),
             yields: YieldPolicy::default(),
             keeper: Keeper::new(),
@@ -294,6 +305,7 @@ impl<C: Command> SharedLoop<C> {
             event_loop.execute(command);
             executed += 1;
         }
+        self.wait.end();
         match event_loop.turn() {
             Ok(_) if executed > 0 => Some(Step::Busy),
             Ok(step) => Some(step),
@@ -363,6 +375,10 @@ impl<C: Command> SharedLoop<C> {
         let left = role
             .as_mut()
             .map(|event_loop| (event_loop.is_expecting(), event_loop.next_timer_ns()));
+        let reactors = match left {
+            Some((true, _)) => self.leave_to_reactors(&mut role),
+            _ => Reactors::None,
+        };
         let _transit = self.handovers.begin();
         self.is_between_turns.store(false, Ordering::Relaxed);
         drop(role);
@@ -377,14 +393,26 @@ impl<C: Command> SharedLoop<C> {
             if self.offer_to_next() {
                 return;
             }
-            // A driver task with calls that does not drive has parked, or is listed.
-            if self.watched.load(Ordering::Relaxed) > 0 || self.has_parked() {
-                self.keeper.call();
-            } else {
+            let is_ready = match reactors {
+                Reactors::None => false,
+                Reactors::Wait => self.wait.has_arrived(),
+                Reactors::Ready => true,
+                Reactors::NotAsked => self.reactors_suffice(),
+            };
+            if is_ready && self.wake_parked() {
+                return;
+            }
+            let is_watched = self.watched.load(Ordering::Relaxed) > 0;
+            if reactors != Reactors::Wait || is_watched || !self.inbox.is_empty() {
+                // A driver task with calls that does not drive has parked, or is listed.
+                if is_watched || self.has_parked() {
+                    return self.keeper.call();
+                }
                 // The caller is about to wait for its next call, or does not wait for this one.
                 self.set_grace_timer();
             }
-        } else if let Some(at_ns) = timer_ns {
+        }
+        if let Some(at_ns) = timer_ns {
             self.keeper.set_timer(at_ns);
         }
     }

@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use starling_io::{IoError, MonotonicClock, Wake};
+use starling_io::{IoError, MonotonicClock, ReactorWait, Wake};
 
-use super::PollTask;
-use crate::{Command, DriverTask, EventLoop, SharedLoop, Step, TaskHandle, Waiter, Watch};
+use super::{Descriptor, PollTask};
+use crate::{Command, DriverTask, EventLoop, Reactor, SharedLoop, Step, TaskHandle, Waiter, Watch};
 
 /// A device whose sleep ends when it is woken. Its answers arrive while the driver sleeps.
 #[derive(Default)]
 struct Device {
     woken: Mutex<bool>,
     changed: Condvar,
+    descriptor: Descriptor,
 }
 
 /// The device, as the loop's callers know it. The trait's `Arc` is the standard library's.
@@ -29,6 +30,7 @@ impl Wake for DeviceWaker {
     fn wake(&self) {
         *self.0.woken.lock().expect("no panic") = true;
         self.0.changed.notify_one();
+        self.0.descriptor.set_readable();
     }
 }
 
@@ -81,6 +83,14 @@ impl EventLoop for Echo {
         Ok(())
     }
 
+    fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
+        let mut woken = self.device.woken.lock().expect("no panic");
+        Ok(match std::mem::take(&mut *woken) || self.has_answers() {
+            true => ReactorWait::Ready,
+            false => ReactorWait::Begun,
+        })
+    }
+
     fn spin_ns(&self) -> u64 {
         0
     }
@@ -113,6 +123,14 @@ fn shared() -> (Arc<SharedLoop<Arc<Waiter>>>, Arc<Mutex<usize>>) {
 
 /// The same, with the number of commands that have to come before any is answered.
 fn shared_that_needs(needed: usize) -> (Arc<SharedLoop<Arc<Waiter>>>, Arc<Mutex<usize>>) {
+    let (shared, executed, _) = shared_on_a_device(needed);
+    (shared, executed)
+}
+
+/// The same, with the loop's device.
+fn shared_on_a_device(
+    needed: usize,
+) -> (Arc<SharedLoop<Arc<Waiter>>>, Arc<Mutex<usize>>, Arc<Device>) {
     let device = Arc::new(Device::default());
     let executed = Arc::new(Mutex::new(0));
     let event_loop = Echo {
@@ -122,9 +140,9 @@ fn shared_that_needs(needed: usize) -> (Arc<SharedLoop<Arc<Waiter>>>, Arc<Mutex<
         sent: Vec::new(),
         executed: Arc::clone(&executed),
     };
-    let waker = std::sync::Arc::new(DeviceWaker(device));
+    let waker = std::sync::Arc::new(DeviceWaker(Arc::clone(&device)));
     let shared = SharedLoop::new(Box::new(event_loop), waker, MonotonicClock::new());
-    (Arc::new(shared), executed)
+    (Arc::new(shared), executed, device)
 }
 
 /// One call of a thread that sleeps until the call is over.
@@ -160,7 +178,15 @@ fn calls_in_a_runtime_that_stops(
     shared: &Arc<SharedLoop<Arc<Waiter>>>,
     calls: usize,
 ) -> (Option<Task>, TaskHandle) {
-    let (task, handle) = DriverTask::new(shared);
+    calls_in_a_runtime_with(shared, calls, None)
+}
+
+fn calls_in_a_runtime_with(
+    shared: &Arc<SharedLoop<Arc<Waiter>>>,
+    calls: usize,
+    reactor: Option<Box<dyn Reactor>>,
+) -> (Option<Task>, TaskHandle) {
+    let (task, handle) = DriverTask::new(shared, reactor);
     // An executor drops a task that has ended.
     let mut task = Some(Box::pin(task));
     let runtime = Waiter::of_this_thread();
@@ -402,6 +428,35 @@ fn loom_a_runtime_that_submits_and_then_stops_holds_up_no_caller() {
             stopped = Some(beside(&shared, others, || call(&shared)));
         });
         drop(stopped);
+    });
+}
+
+#[test]
+fn loom_two_runtimes_with_reactors_need_no_keeper() {
+    check(|| {
+        let (shared, executed, device) = shared_on_a_device(2);
+        let others = |device: &Arc<Device>| {
+            let device = Arc::clone(device);
+            move |shared: &Arc<_>| {
+                let reactor = device.descriptor.reactor();
+                calls_in_a_runtime_with(shared, 1, Some(reactor));
+            }
+        };
+        let here = others(&device);
+        beside(&shared, others(&device), || here(&shared));
+        assert_eq!(*executed.lock().expect("no panic"), 2);
+    });
+}
+
+#[test]
+fn loom_a_runtime_with_a_reactor_and_a_caller_need_no_keeper() {
+    check(|| {
+        let (shared, executed, device) = shared_on_a_device(1);
+        let others = move |shared: &Arc<_>| {
+            calls_in_a_runtime_with(shared, 1, Some(device.descriptor.reactor()));
+        };
+        beside(&shared, others, || call(&shared));
+        assert_eq!(*executed.lock().expect("no panic"), 2);
     });
 }
 

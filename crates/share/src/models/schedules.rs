@@ -12,11 +12,11 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use shuttle::rand::{Rng, thread_rng};
-use starling_io::{IoError, MonotonicClock, Wake};
+use starling_io::{IoError, MonotonicClock, ReactorWait, Wake};
 
-use super::PollTask;
+use super::{Descriptor, PollTask};
 use crate::sync::{Arc, Condvar, Mutex, atomic, thread};
-use crate::{Command, DriverTask, EventLoop, SharedLoop, Step, Waiter, Watch};
+use crate::{Command, DriverTask, EventLoop, Reactor, SharedLoop, Step, Waiter, Watch};
 
 /// Runs a model under schedules that a preemption may end anywhere, and under such that prefer one thread
 /// for long, as a busy machine does (PCT: Burckhardt et al., ASPLOS 2010).
@@ -65,6 +65,7 @@ impl Call {
 struct Network {
     state: Mutex<NetworkState>,
     changed: Condvar,
+    descriptor: Descriptor,
 }
 
 #[derive(Default)]
@@ -84,6 +85,12 @@ impl Network {
         let changed = change(&mut self.state.lock().expect("no panic"));
         self.changed.notify_all();
         changed
+    }
+
+    /// The client's device has something new.
+    fn arrive(&self, change: impl FnOnce(&mut NetworkState)) {
+        self.change(change);
+        self.descriptor.set_readable();
     }
 
     /// Waits until something is to be had from the state.
@@ -110,7 +117,7 @@ impl Network {
                 }
             });
             match request {
-                Some(request) => self.change(|state| state.responses.push_back(request)),
+                Some(request) => self.arrive(|state| state.responses.push_back(request)),
                 None => return,
             }
         }
@@ -122,7 +129,7 @@ struct NetworkWaker(Arc<Network>);
 
 impl Wake for NetworkWaker {
     fn wake(&self) {
-        self.0.change(|state| state.woken = true);
+        self.0.arrive(|state| state.woken = true);
     }
 }
 
@@ -167,6 +174,15 @@ impl EventLoop for Client {
         Ok(())
     }
 
+    fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
+        let mut state = self.network.state.lock().expect("no panic");
+        let woken = std::mem::take(&mut state.woken);
+        Ok(match woken || !state.responses.is_empty() {
+            true => ReactorWait::Ready,
+            false => ReactorWait::Begun,
+        })
+    }
+
     fn spin_ns(&self) -> u64 {
         0
     }
@@ -191,7 +207,7 @@ impl Command for Arc<Call> {
 type ClientLoop = Arc<SharedLoop<Arc<Call>>>;
 
 /// How a thread makes calls.
-type Caller = fn(&ClientLoop, usize, &Waiters);
+type Caller = fn(&ClientLoop, usize, &World);
 
 /// Each of these threads makes so many calls in a way of its own. A server answers them.
 fn call_all(kinds: &[Caller], calls: usize, keeper: bool) {
@@ -214,12 +230,15 @@ fn call_all(kinds: &[Caller], calls: usize, keeper: bool) {
         let kept = Arc::clone(&shared);
         thread::spawn(move || kept.keep())
     });
-    let waiters = Waiters::default();
+    let world = World {
+        waiters: Arc::default(),
+        network: Arc::clone(&network),
+    };
     let start = |&kind: &Caller| {
         let (shared, network) = (Arc::clone(&shared), Arc::clone(&network));
-        let waiters = waiters.clone();
+        let world = world.clone();
         thread::spawn(move || {
-            kind(&shared, calls, &waiters);
+            kind(&shared, calls, &world);
             network.change(|state| state.callers -= 1);
         })
     };
@@ -238,17 +257,23 @@ fn call_all(kinds: &[Caller], calls: usize, keeper: bool) {
 /// Those that wait or have waited. Anyone of them may be notified for no reason, as by the waker of an
 /// earlier call.
 #[derive(Clone, Default)]
-struct Waiters(Arc<Mutex<Vec<Arc<Waiter>>>>);
+struct World {
+    waiters: Arc<Mutex<Vec<Arc<Waiter>>>>,
+    network: Arc<Network>,
+}
 
-impl Waiters {
+impl World {
     fn of_this_thread(&self) -> Arc<Waiter> {
         let waiter = Waiter::of_this_thread();
-        self.0.lock().expect("no panic").push(Arc::clone(&waiter));
+        self.waiters
+            .lock()
+            .expect("no panic")
+            .push(Arc::clone(&waiter));
         waiter
     }
 
     fn notify_any(&self) {
-        let waiters = self.0.lock().expect("no panic");
+        let waiters = self.waiters.lock().expect("no panic");
         if !waiters.is_empty() {
             waiters[thread_rng().gen_range(0..waiters.len())].notify();
         }
@@ -256,8 +281,8 @@ impl Waiters {
 }
 
 /// A thread that sleeps until its call is over.
-fn thread_calls(shared: &ClientLoop, calls: usize, waiters: &Waiters) {
-    let waiter = waiters.of_this_thread();
+fn thread_calls(shared: &ClientLoop, calls: usize, world: &World) {
+    let waiter = world.of_this_thread();
     for _ in 0..calls {
         let call = Call::new(&waiter);
         shared.push(Arc::clone(&call));
@@ -268,13 +293,13 @@ fn thread_calls(shared: &ClientLoop, calls: usize, waiters: &Waiters) {
             }
             shared.wait(&waiter);
         }
-        waiters.notify_any();
+        world.notify_any();
     }
 }
 
 /// A thread that gives its calls up when it is woken before they are over, as at a deadline.
-fn given_up_calls(shared: &ClientLoop, calls: usize, waiters: &Waiters) {
-    let waiter = waiters.of_this_thread();
+fn given_up_calls(shared: &ClientLoop, calls: usize, world: &World) {
+    let waiter = world.of_this_thread();
     for _ in 0..calls {
         waiter.take_notified();
         shared.push(Call::new(&waiter));
@@ -283,8 +308,8 @@ fn given_up_calls(shared: &ClientLoop, calls: usize, waiters: &Waiters) {
 }
 
 /// A thread that polls a future, which drives nothing.
-fn future_calls(shared: &ClientLoop, calls: usize, waiters: &Waiters) {
-    let waiter = waiters.of_this_thread();
+fn future_calls(shared: &ClientLoop, calls: usize, world: &World) {
+    let waiter = world.of_this_thread();
     for _ in 0..calls {
         let call = Call::new(&waiter);
         let _watch = SharedLoop::watch(shared);
@@ -300,10 +325,25 @@ fn future_calls(shared: &ClientLoop, calls: usize, waiters: &Waiters) {
 }
 
 /// A runtime with one task that makes calls, and the driver task.
-fn task_calls(shared: &ClientLoop, calls: usize, waiters: &Waiters) {
-    let (task, handle) = DriverTask::new(shared);
+fn task_calls(shared: &ClientLoop, calls: usize, world: &World) {
+    calls_in_a_runtime(shared, calls, world, None);
+}
+
+/// The same. The runtime has a reactor.
+fn reactor_calls(shared: &ClientLoop, calls: usize, world: &World) {
+    let reactor = world.network.descriptor.reactor();
+    calls_in_a_runtime(shared, calls, world, Some(reactor));
+}
+
+fn calls_in_a_runtime(
+    shared: &ClientLoop,
+    calls: usize,
+    world: &World,
+    reactor: Option<Box<dyn Reactor>>,
+) {
+    let (task, handle) = DriverTask::new(shared, reactor);
     let mut task = Box::pin(task);
-    let runtime = waiters.of_this_thread();
+    let runtime = world.of_this_thread();
     // The task is spawned.
     runtime.offer();
     let waker = Waker::from(std::sync::Arc::new(PollTask(Arc::clone(&runtime))));
@@ -356,4 +396,29 @@ fn shuttle_threads_futures_and_runtimes_make_calls() {
 #[test]
 fn shuttle_a_runtime_that_ends_leaves_its_turn_to_others() {
     check(20_000, || call_all(&[task_calls, future_calls], 1, true));
+}
+
+#[test]
+fn shuttle_runtimes_with_reactors_and_threads_need_no_keeper() {
+    check(2_000, || {
+        let kinds: [Caller; 4] = [reactor_calls, reactor_calls, thread_calls, given_up_calls];
+        call_all(&kinds, 3, false);
+    });
+    check(2_000, || {
+        call_all(&[reactor_calls, reactor_calls], 3, false)
+    });
+}
+
+#[test]
+fn shuttle_all_kinds_of_callers_call_beside_runtimes_with_reactors() {
+    check(2_000, || {
+        let kinds: [Caller; 5] = [
+            reactor_calls,
+            reactor_calls,
+            task_calls,
+            future_calls,
+            thread_calls,
+        ];
+        call_all(&kinds, 3, true);
+    });
 }

@@ -64,7 +64,7 @@ impl<C: Command> SharedLoop<C> {
         let driving = Driving::begin();
         while !self.has_waiting() && !self.is_stopping() {
             let expects = role.as_ref().is_some_and(|it| it.is_expecting());
-            if expects && self.inbox.is_empty() && self.has_parked() {
+            if expects && self.inbox.is_empty() && self.has_parked() && !self.reactors_suffice() {
                 // The task takes the turn after the sleep. If the keeper did, it would wake the
                 // executor's other tasks from outside, and these then run after all others.
                 if self.sleep(&mut role, || self.has_waiting()).is_none()
@@ -77,6 +77,8 @@ impl<C: Command> SharedLoop<C> {
             }
             match self.step(&mut role) {
                 Some(Step::Busy) => {}
+                // The sleep is the reactors'.
+                Some(Step::Idle) if self.reactors_suffice() => break,
                 Some(Step::Idle) if role.as_ref().is_some_and(|it| it.is_expecting()) => {
                     if !self.has_parked() && self.sleep(&mut role, || self.has_waiting()).is_none()
                     {

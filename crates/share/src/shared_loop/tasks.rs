@@ -44,20 +44,60 @@ impl<C: Command> SharedLoop<C> {
         None
     }
 
-    /// Drives one turn for a task, if nobody else drives.
-    pub(crate) fn drive_in_task(&self, task: &Arc<TaskState>, was: Progress) -> Next {
-        let rested = was == Progress::Rested;
-        if rested {
+    /// Drives one turn for a task, if nobody else drives. `is_readable` asks the task's reactor about the device,
+    /// and has it wake the task when that changes.
+    pub(crate) fn drive_in_task(
+        &self,
+        task: &Arc<TaskState>,
+        was: Progress,
+        is_readable: impl FnMut() -> bool,
+    ) -> Next {
+        if was == Progress::Rested {
             self.unpark(task);
         }
         if self.is_stopping() {
             return Next::End;
         }
-        let Some(mut role) = self.take_role_or_list(task) else {
-            return Next::Park;
+        match self.take_role_or_list(task) {
+            Some(role) => self.drive_turn(role, task, was, is_readable),
+            None => Next::Park,
+        }
+    }
+
+    /// The same for a task that has parked, and whose reactor has found the device readable.
+    pub(crate) fn drive_arrived(
+        &self,
+        task: &Arc<TaskState>,
+        mut is_readable: impl FnMut() -> bool,
+    ) -> Option<Next> {
+        let role = loop {
+            if !is_readable() {
+                return None;
+            }
+            // Whoever has the role sees what has arrived, in the next turn or when it gives the role up.
+            if let Some(role) = self.take_role_for_arrival() {
+                break role;
+            }
         };
+        task.unpark();
+        self.unpark(task);
+        if self.is_stopping() {
+            self.release(role);
+            return Some(Next::End);
+        }
+        Some(self.drive_turn(role, task, Progress::Rested, is_readable))
+    }
+
+    /// Takes a turn for a task.
+    fn drive_turn(
+        &self,
+        mut role: Role<'_, C>,
+        task: &Arc<TaskState>,
+        was: Progress,
+        mut is_readable: impl FnMut() -> bool,
+    ) -> Next {
         let driving = Driving::begin();
-        if rested {
+        if was == Progress::Rested {
             self.begin(&mut role);
         }
         let step = self.step(&mut role);
@@ -91,10 +131,16 @@ impl<C: Command> SharedLoop<C> {
             return self.let_others_drive(role, task).unwrap_or(next);
         }
         let had_calls = task.has_calls();
+        if had_calls && is_readable() {
+            // Perhaps it came after the turn.
+            let next = Next::Again(was);
+            return self.let_others_drive(role, task).unwrap_or(next);
+        }
+        // First: whoever takes it from the list wakes it, after which it is polled again.
+        task.park();
         if had_calls {
             lock(&self.parked).push(Arc::clone(task));
         }
-        task.park();
         self.release_parked(role, task, had_calls)
     }
 
