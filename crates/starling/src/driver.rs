@@ -88,6 +88,8 @@ impl Driver {
         let OpenedLoop {
             event_loop,
             waker,
+            #[cfg(feature = "tokio")]
+            descriptor,
             memory,
         } = (address.device()).event_loop(address, clock.clone(), config)?;
         let shared = Arc::new(SharedLoop::new(event_loop, waker, clock));
@@ -103,7 +105,7 @@ impl Driver {
             process: forks(),
             keeper: Some(keeper),
             #[cfg(feature = "tokio")]
-            tasks: tasks::Tasks::default(),
+            tasks: tasks::Tasks::new(descriptor),
         })
     }
 

@@ -2,6 +2,8 @@
 //! it has it to itself.
 
 use std::collections::HashMap;
+#[cfg(feature = "tokio")]
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use starling_endpoint::{
     CallError, CallId, Code, Completion, ContinuationId, Encoding, OwnedMessage, SessionId,
     unsent_message,
 };
-use starling_io::{IoError, MessageMemory, Wake};
+use starling_io::{IoError, MessageMemory, ReactorWait, Wake};
 use starling_share::Step;
 
 use super::command::Command;
@@ -88,6 +90,8 @@ pub(crate) struct EventLoop<I: Device> {
     calls: Arc<Mutex<Calls>>,
     continuation: ContinuationId,
     channels: HashMap<u64, OpenChannel, IdHasher>,
+    /// The wait for the device is that of executors' reactors.
+    reactors_wait: bool,
 }
 
 /// A loop on a device of any kind, for [`starling_share::SharedLoop`].
@@ -95,6 +99,9 @@ pub(crate) struct OpenedLoop {
     pub(crate) event_loop: Box<dyn starling_share::EventLoop<Command = Command>>,
     /// Ends a sleep of the loop.
     pub(crate) waker: Arc<dyn Wake>,
+    /// For reactors.
+    #[cfg(feature = "tokio")]
+    pub(crate) descriptor: Option<OwnedFd>,
     /// The memory for messages of the device.
     pub(crate) memory: MessageMemory,
 }
@@ -103,6 +110,7 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
     type Command = Command;
 
     fn resume(&mut self) -> Result<(), IoError> {
+        self.end_wait()?;
         // A thread that makes one call after the other resumes each time.
         match self.core.raw.since_last_turn_ns() {
             ..STALE_NS => Ok(()),
@@ -116,6 +124,7 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
     }
 
     fn turn(&mut self) -> Result<Step, IoError> {
+        self.end_wait()?;
         // A panic is that of a caller's waker. Its call has ended, and the others go on.
         let turn = catch_unwind(AssertUnwindSafe(|| self.core.turn()));
         let mut busy = match turn {
@@ -130,7 +139,16 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
     }
 
     fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
+        self.end_wait()?;
         self.core.wait(limit)
+    }
+
+    fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
+        // One that has begun says no more what arrived before.
+        self.end_wait()?;
+        let wait = self.core.raw.begin_wait()?;
+        self.reactors_wait = wait == ReactorWait::Begun;
+        Ok(wait)
     }
 
     fn spin_ns(&self) -> u64 {
@@ -148,6 +166,8 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
     /// Closes all sessions, or ends all calls with the device's error.
     fn end(mut self: Box<Self>, failure: Option<&str>) {
         self.channels.clear();
+        // If it fails, so does the turn that follows.
+        let _ = self.end_wait();
         let Some(failure) = failure else {
             // A failure of the device ends the sessions, too.
             let _ = self.core.raw.drain(CLOSE_TIMEOUT);
@@ -163,9 +183,11 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
 }
 
 impl<I: Device> EventLoop<I> {
-    pub(crate) fn open(core: Core<I>) -> OpenedLoop {
+    pub(crate) fn open(mut core: Core<I>) -> OpenedLoop {
         OpenedLoop {
             waker: core.raw.waker(),
+            #[cfg(feature = "tokio")]
+            descriptor: core.raw.descriptor(),
             memory: core.raw.memory(),
             event_loop: Box::new(Self::new(core)),
         }
@@ -185,6 +207,15 @@ impl<I: Device> EventLoop<I> {
             calls,
             continuation,
             channels: HashMap::default(),
+            reactors_wait: false,
+        }
+    }
+
+    #[inline]
+    fn end_wait(&mut self) -> Result<(), IoError> {
+        match std::mem::take(&mut self.reactors_wait) {
+            true => self.core.raw.end_wait(),
+            false => Ok(()),
         }
     }
 
