@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use starling_io::{Fault, IoError, PacketTx, PeerId, TxError};
+use starling_io::{Fault, IoError, PacketTx, PeerId, PeerInfo, PeerProcess, TxError};
 
 use crate::MAX_DATAGRAM;
 use crate::peers::{Peer, SharedPeers};
@@ -118,6 +118,22 @@ impl PacketTx for MemTx {
             "a device of this process has no such address",
             "this is a bug of the caller: its peers are known when they send",
         ))
+    }
+
+    fn peer_info(&self, peer: PeerId) -> PeerInfo {
+        let mut peers = self.peers.lock();
+        let port = peers.get_mut(peer).map(|peer| Arc::clone(&peer.port));
+        let Some(port) = port else {
+            return PeerInfo::default();
+        };
+        PeerInfo {
+            address: match &port.name {
+                Some(name) => format!("mem://{name}"),
+                None => format!("mem://port:{}", port.id),
+            },
+            socket_addr: None,
+            process: Some(PeerProcess::own()),
+        }
     }
 
     fn max_datagram(&self, _peer: PeerId) -> usize {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use starling_io::{Fault, IoError, PacketTx, PeerId, TxError};
+use starling_io::{Fault, IoError, PacketTx, PeerId, PeerInfo, TxError};
 
 use crate::closer::PeerSocket;
 use crate::handshake::{DOORBELL, HeapMessage};
@@ -377,6 +377,19 @@ impl PacketTx for ShmTx {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
         let origin = peer.and_then(|peer| Origin::of(&peer.socket));
         starling_io::Origin(origin.map_or(0, Origin::number))
+    }
+
+    fn peer_info(&self, peer: PeerId) -> PeerInfo {
+        let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
+        let process = peer.and_then(|peer| users::process_of(&peer.socket));
+        PeerInfo {
+            address: match process.and_then(|process| process.pid) {
+                Some(pid) => format!("shm://pid:{pid}"),
+                None => "shm://pid:unknown".to_owned(),
+            },
+            socket_addr: None,
+            process,
+        }
     }
 
     fn max_datagram(&self, peer: PeerId) -> usize {

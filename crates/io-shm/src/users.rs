@@ -7,9 +7,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::io::Errno;
+use starling_io::PeerProcess;
 
-/// The overflow uid of a kernel that does not say.
-const DEFAULT_OVERFLOW_UID: u32 = 65_534;
+/// The overflow uid, or gid, of a kernel that does not say.
+const DEFAULT_OVERFLOW_ID: u32 = 65_534;
 
 /// How many ids there are: all but the one that means none.
 const ALL_IDS: u64 = u32::MAX as u64;
@@ -48,6 +49,17 @@ pub(crate) fn peer_is_ours_or_root(socket: &OwnedFd) -> rustix::io::Result<bool>
     Ok(is_permitted(peer_of(socket)?.uid))
 }
 
+/// The process at the other end, for those who serve it.
+pub(crate) fn process_of(socket: &OwnedFd) -> Option<PeerProcess> {
+    let peer = peer_of(socket).ok()?;
+    let mapped = |id: u32, unmapped: Option<u32>| (Some(id) != unmapped).then_some(id);
+    Some(PeerProcess {
+        pid: u32::try_from(peer.pid).ok().filter(|pid| *pid != 0),
+        uid: mapped(peer.uid, unmapped_uid()),
+        gid: mapped(peer.gid, unmapped_gid()),
+    })
+}
+
 fn is_permitted(uid: u32) -> bool {
     is_ours_or_root(uid, rustix::process::geteuid().as_raw(), unmapped_uid())
 }
@@ -84,18 +96,25 @@ fn peer_of(socket: &OwnedFd) -> rustix::io::Result<libc::ucred> {
 /// The id that stands for all users without one in this namespace; `None` if every user has one.
 fn unmapped_uid() -> Option<u32> {
     static UNMAPPED: OnceLock<Option<u32>> = OnceLock::new();
-    *UNMAPPED.get_or_init(|| {
-        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-        if maps_all(&read("/proc/self/uid_map")) {
-            return None;
-        }
-        let overflow = read("/proc/sys/kernel/overflowuid");
-        Some(overflow.trim().parse().unwrap_or(DEFAULT_OVERFLOW_UID))
-    })
+    *UNMAPPED.get_or_init(|| unmapped("/proc/self/uid_map", "/proc/sys/kernel/overflowuid"))
 }
 
-/// Whether a `uid_map` has an id for every user. Its lines are: the first id in this namespace, the first
-/// one outside, and how many.
+/// The same for groups.
+fn unmapped_gid() -> Option<u32> {
+    static UNMAPPED: OnceLock<Option<u32>> = OnceLock::new();
+    *UNMAPPED.get_or_init(|| unmapped("/proc/self/gid_map", "/proc/sys/kernel/overflowgid"))
+}
+
+fn unmapped(map: &str, overflow: &str) -> Option<u32> {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    if maps_all(&read(map)) {
+        return None;
+    }
+    Some(read(overflow).trim().parse().unwrap_or(DEFAULT_OVERFLOW_ID))
+}
+
+/// Whether a `uid_map` or `gid_map` has an id for every user or group. Its lines are: the first id in this
+/// namespace, the first one outside, and how many.
 fn maps_all(uid_map: &str) -> bool {
     let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
     let mapped: Option<u64> = uid_map.lines().map(count).sum();
@@ -129,6 +148,12 @@ mod tests {
             // A user without an id.
             result => assert_eq!((result, unmapped_uid().is_some()), (Ok(false), true)),
         }
+        let process = process_of(&socket).expect("the kernel says");
+        assert_eq!(process.pid, Some(std::process::id()));
+        let uid = rustix::process::geteuid().as_raw();
+        assert!(process.uid == Some(uid) || unmapped_uid() == Some(uid));
+        let gid = rustix::process::getegid().as_raw();
+        assert!(process.gid == Some(gid) || unmapped_gid() == Some(gid));
     }
 
     #[test]

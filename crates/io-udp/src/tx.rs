@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use starling_io::{IoError, Origin, PacketTx, PeerId, TxError};
+use starling_io::{IoError, Origin, PacketTx, PeerId, PeerInfo, TxError};
 
 use self::outcome::SendOutcome;
 use self::peers::TxPeer;
@@ -443,6 +443,13 @@ impl PacketTx for UdpTx {
     fn origin(&self, id: PeerId) -> Origin {
         let address = self.address_of(id).map(RawAddr::to_std);
         address.map_or(Origin(0), Origin::of_address)
+    }
+
+    fn peer_info(&self, id: PeerId) -> PeerInfo {
+        let address = self.address_of(id).map(RawAddr::to_std);
+        address.map_or_else(PeerInfo::default, |address| {
+            PeerInfo::of_address("udp://", address)
+        })
     }
 
     fn limit_datagram(&mut self, id: PeerId, bytes: usize) {

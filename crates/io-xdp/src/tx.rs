@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use starling_ethernet::{Mac, Template};
-use starling_io::{IoError, Origin, PacketTx, PeerId, TxError};
+use starling_io::{IoError, Origin, PacketTx, PeerId, PeerInfo, TxError};
 use starling_io_udp::UdpTx;
 
 use crate::chunk_accounting::ChunkAccounting;
@@ -458,6 +458,10 @@ impl PacketTx for XdpTx {
 
     fn origin(&self, id: PeerId) -> Origin {
         self.udp.origin(id)
+    }
+
+    fn peer_info(&self, id: PeerId) -> PeerInfo {
+        self.udp.peer_info(id)
     }
 
     fn limit_datagram(&mut self, id: PeerId, bytes: usize) {

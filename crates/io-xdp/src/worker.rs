@@ -3,6 +3,7 @@
 //! A worker answers a datagram in place, in the chunk in which it came, or hands it over to the
 //! device's receiving half. It has one Ethernet frame at a time. Others wait in its rx ring.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -136,6 +137,10 @@ impl WorkerIo for XdpWorker {
             self.complete();
         }
         false
+    }
+
+    fn sender(&self) -> Option<SocketAddr> {
+        self.current.as_ref().map(|(_, received)| received.source)
     }
 
     fn datagram(&self) -> Datagram<'_> {

@@ -26,6 +26,7 @@ mod device;
 mod error;
 mod fork;
 mod memory;
+mod peer_info;
 mod report;
 mod steer;
 mod waker;
@@ -40,6 +41,7 @@ pub use device::Device;
 pub use error::{Fault, IoError, IoErrorParts};
 pub use fork::forks;
 pub use memory::{MessageMemory, PacketMemory};
+pub use peer_info::{PeerInfo, PeerProcess};
 pub use report::DeviceReport;
 pub use steer::{MATCH_BYTES, MatchTable, Steered, Steering, WorkerIo};
 pub use waker::EventfdWaker;
@@ -341,6 +343,14 @@ pub trait PacketTx {
     /// that they share what one may have. The default: each peer is of its own.
     fn origin(&self, peer: PeerId) -> Origin {
         Origin(u64::from(peer.0))
+    }
+
+    /// What the device knows of a peer. Not for each datagram: it may make system calls.
+    fn peer_info(&self, peer: PeerId) -> PeerInfo {
+        PeerInfo {
+            address: format!("peer:{}", peer.0),
+            ..PeerInfo::default()
+        }
     }
 
     /// From now on datagrams to `peer` have at most this payload, in bytes: its interface may have

@@ -18,6 +18,7 @@
 //! The counts by which a device steers are advice. It may give a datagram to any worker, and twice.
 //! The code that runs the workers must make sure that no request runs twice.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,6 +80,11 @@ pub trait WorkerIo: Send {
     /// # Panics
     /// If there is none.
     fn datagram(&self) -> Datagram<'_>;
+
+    /// The address that the worker's current datagram came from. `None` if the device has none.
+    fn sender(&self) -> Option<SocketAddr> {
+        None
+    }
 
     /// Answers the sender of the worker's current datagram: writes `parts` as one datagram into
     /// that datagram's own memory. Does nothing and returns false if there is no room.
