@@ -6,9 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use starling_msgbuf::Msgbuf;
 
+use crate::cancellation::Cancellation;
 use crate::encoding::Encoding;
 use crate::header;
 use crate::metadata::{Metadata, MetadataView};
+use crate::peer::Peer;
 use crate::status::Status;
 use crate::stream::StreamPosition;
 
@@ -18,6 +20,9 @@ pub struct RequestView<'a> {
     body: &'a [u8],
     fields: &'a [u8],
     remaining: Option<Duration>,
+    peer: Option<&'a Peer>,
+    cancellation: Option<&'a Cancellation>,
+    queued_ns: u64,
 }
 
 impl<'a> RequestView<'a> {
@@ -29,7 +34,52 @@ impl<'a> RequestView<'a> {
             body,
             fields,
             remaining,
+            peer: None,
+            cancellation: None,
+            queued_ns: 0,
         }
+    }
+
+    /// The same request, of a known caller.
+    #[inline]
+    #[must_use]
+    pub fn from_peer(mut self, peer: &'a Peer) -> Self {
+        self.peer = Some(peer);
+        self
+    }
+
+    /// The same request, which can be cancelled while its handler runs.
+    #[inline]
+    #[must_use]
+    pub fn with_cancellation(mut self, cancellation: &'a Cancellation) -> Self {
+        self.cancellation = Some(cancellation);
+        self
+    }
+
+    /// The same request, which waited so long for its worker.
+    #[inline]
+    #[must_use]
+    pub fn queued_for(mut self, queued_ns: u64) -> Self {
+        self.queued_ns = queued_ns;
+        self
+    }
+
+    /// The caller.
+    #[inline]
+    pub fn peer(&self) -> &'a Peer {
+        self.peer.unwrap_or_else(|| Peer::unknown())
+    }
+
+    /// Whether the caller still waits. `None`: nothing can cancel the request while its handler runs.
+    #[inline]
+    pub fn cancellation(&self) -> Option<&'a Cancellation> {
+        self.cancellation
+    }
+
+    /// How long the request waited for its worker, in nanoseconds.
+    #[inline]
+    pub fn queued_ns(&self) -> u64 {
+        self.queued_ns
     }
 
     /// The body.
@@ -88,6 +138,12 @@ impl<'a> ResponseBuilder<'a> {
     #[inline]
     pub fn body(&mut self) -> &mut Vec<u8> {
         self.body
+    }
+
+    /// Bytes of the body so far, with the part that is sent without a copy.
+    #[inline]
+    pub fn body_len(&self) -> usize {
+        self.body.len() + self.tail.as_ref().map_or(0, Bytes::len)
     }
 
     /// Appends a part to the response that is sent without a copy. There is only one: a second one

@@ -17,10 +17,13 @@
 //!   CallDescriptor     │     RequestView, ResponseBuilder    OwnedMessage
 //!   a message on its   │     what a handler gets and         a received message
 //!   way through a plane│     builds, on any plane            that was kept
+//!                      │           │
+//!                      │     Peer, Cancellation              who calls, and whether it still waits
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod cancellation;
 mod code;
 mod descriptor;
 mod encoding;
@@ -31,9 +34,11 @@ mod metadata;
 mod method;
 mod options;
 mod owned;
+mod peer;
 mod status;
 mod stream;
 
+pub use cancellation::{Cancellation, Cancelled};
 pub use code::Code;
 pub use descriptor::{CallDescriptor, CallNumber, Direction, MethodPath};
 pub use encoding::Encoding;
@@ -43,5 +48,6 @@ pub use metadata::{Metadata, MetadataError, MetadataView};
 pub use method::MethodId;
 pub use options::CallOptions;
 pub use owned::OwnedMessage;
+pub use peer::{Peer, ProcessCredentials};
 pub use status::{Status, Unsent};
 pub use stream::{StreamFlags, StreamPosition};
