@@ -5,11 +5,12 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use starling_call::{CallOptions, MethodId, Status, UnaryFn, WorkerFn};
-use starling_io::PacketIo;
+use starling_call::{CallOptions, MethodId, Peer, Status, UnaryFn, WorkerFn};
+use starling_io::{PacketIo, PeerId};
 use starling_proto::{Msgbuf, SessionId};
 
 use crate::client::{CallId, Completion, ContinuationId};
+use crate::convert::proto_peer;
 use crate::core::Core;
 use crate::error::{CallError, CallNotMade};
 use crate::local::LocalHandle;
@@ -75,7 +76,11 @@ impl<I: PacketIo> InlineHandler<'_, I> {
     ) {
         match self {
             Self::OfEndpoint(handler) => handler(context, request(), reply),
-            Self::Unary(handler) => reply.answer_with(request(), handler),
+            Self::Unary(handler) => {
+                let request = request();
+                let peer = context.core.peers.of(proto_peer(request.peer), context.tx);
+                reply.answer_with(request, peer, handler);
+            }
         }
     }
 }
@@ -251,6 +256,11 @@ impl<I: PacketIo> Context<'_, I> {
     /// If the request arrived at another endpoint.
     pub fn complete_with(&mut self, reply: DeferredReply, result: Result<(), Status>) {
         self.core.complete_with(self.tx, reply, result);
+    }
+
+    /// Who a peer is.
+    pub fn peer(&mut self, peer: PeerId) -> &Peer {
+        self.core.peers.of(proto_peer(peer), self.tx)
     }
 
     /// The state of a session; `None` if it is unknown or ended long ago.

@@ -32,9 +32,10 @@ use crate::deadlines::Deadlines;
 use crate::error::{CallError, CallNotMade, status_of_failure};
 use crate::handler_panic;
 use crate::local;
+use crate::peers::Peers;
 use crate::pending::Pending;
 use crate::room::Room;
-use crate::server::{Abandoned, Answer, CancelReason, DeferredReply};
+use crate::server::{Abandoned, Answer, DeferredReply};
 use crate::sessions::Sessions;
 use crate::sink::Sink;
 use crate::sleep_state::SleepState;
@@ -66,6 +67,8 @@ pub(crate) struct Core<R> {
     /// Requests that are worked on outside their handler: deferred, or in workers.
     pub(crate) pending: Pending,
     pub(crate) sessions: Sessions,
+    /// Who calls.
+    pub(crate) peers: Peers,
     pub(crate) stats: Stats,
     pub(crate) registrations: Vec<R>,
     pub(crate) continuations: u32,
@@ -104,6 +107,7 @@ impl<R> Core<R> {
             finished: VecDeque::new(),
             pending: Pending::new(room),
             sessions: Sessions::default(),
+            peers: Peers::default(),
             stats: Stats::default(),
             registrations: Vec::new(),
             continuations: 0,
@@ -462,7 +466,7 @@ impl<R> Core<R> {
 
     /// Cancels a request because its client no longer waits.
     pub(crate) fn handle_cancelled(&mut self, id: RequestId) {
-        self.pending.cancel(id, CancelReason::Cancelled);
+        self.pending.cancel(id);
     }
 
     /// Answers the requests whose deferred reply was dropped.

@@ -19,7 +19,7 @@
 //!
 //! ```text
 //!  Endpoint ─ turn, wait, drain ─ burst ─ parts ─ context ─ core ─ protocol
-//!               schedule                  │         │        └ sessions, deadlines, pending ─ room
+//!               schedule                  │         │        └ sessions, peers, deadlines, pending ─ room
 //!               cadence                   │         └ Handler, Context
 //!                                         ├ requests ─ admission, refusal
 //!                                         ├ responses
@@ -50,6 +50,7 @@ mod local;
 mod methods;
 mod parts;
 mod payload;
+mod peers;
 mod pending;
 mod refusal;
 mod requests;
@@ -80,9 +81,10 @@ pub use server::{DeferredReply, Reply, Request};
 pub use sessions::SessionState;
 pub use stall::Stall;
 pub use starling_call::{
-    CallDescriptor, CallNumber, CallOptions, Code, Direction, Encoding, HeaderError, Metadata,
-    MetadataError, MetadataView, MethodId, MethodPath, OwnedMessage, RequestView, ResponseBuilder,
-    ResponseMessage, Status, StreamFlags, StreamPosition, UnaryFn, WorkerFn, header,
+    CallDescriptor, CallNumber, CallOptions, Cancellation, Cancelled, Code, Direction, Encoding,
+    HeaderError, Metadata, MetadataError, MetadataView, MethodId, MethodPath, OwnedMessage, Peer,
+    ProcessCredentials, RequestView, ResponseBuilder, ResponseMessage, Status, StreamFlags,
+    StreamPosition, UnaryFn, WorkerFn, header,
 };
 pub use starling_proto::{
     Config as ProtocolConfig, ConfigError, Congestion, Msgbuf, Secrets, SessionError, SessionId,

@@ -4,19 +4,19 @@
 //! failed, or the deadline passed.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
+use starling_call::Cancellation;
 use starling_proto::RequestId;
 
 use crate::room::{Holding, Room};
-use crate::server::{CancelReason, RequestState};
+use crate::server::{cancelled, expired};
 use crate::slab::Slab;
 use crate::timers::{NEVER, Timers};
 
-/// A request's state, the key of its deadline if that has not passed, and the room that it takes.
+/// Whether a request's caller waits, the key of its deadline if that has not passed, and the room that it takes.
 #[derive(Debug)]
 struct Entry {
-    state: Arc<RequestState>,
+    cancellation: Cancellation,
     deadline: Option<u64>,
     holding: Option<Holding>,
 }
@@ -34,7 +34,7 @@ impl Drop for Pending {
     /// The endpoint is dropped: no answer can be sent any more.
     fn drop(&mut self) {
         for entry in self.requests.values() {
-            entry.state.cancel(CancelReason::Cancelled);
+            entry.cancellation.cancel(cancelled());
         }
     }
 }
@@ -63,12 +63,12 @@ impl Pending {
     pub(crate) fn insert(
         &mut self,
         id: RequestId,
-        state: Arc<RequestState>,
+        cancellation: Cancellation,
         deadline_ns: u64,
         holding: Option<Holding>,
     ) {
         let mut entry = Entry {
-            state,
+            cancellation,
             deadline: None,
             holding,
         };
@@ -102,10 +102,11 @@ impl Pending {
         }
     }
 
-    /// Cancels a request. It stays here, and takes room, until it is answered all the same.
-    pub(crate) fn cancel(&mut self, id: RequestId, why: CancelReason) {
+    /// Cancels a request because its client no longer waits. It stays here, and takes room, until it is
+    /// answered all the same.
+    pub(crate) fn cancel(&mut self, id: RequestId) {
         if let Some(entry) = self.requests.get(&id) {
-            entry.state.cancel(why);
+            entry.cancellation.cancel(cancelled());
         }
     }
 
@@ -124,7 +125,7 @@ impl Pending {
             self.timers.disarm();
             if let Some(entry) = self.requests.get_mut(&id) {
                 entry.deadline = None;
-                entry.state.cancel(CancelReason::Expired);
+                entry.cancellation.cancel(expired());
             }
         }
     }

@@ -1,7 +1,6 @@
 //! From a request that arrived to its handler, and to the answer of an inline handler.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use starling_call::header::{self, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RequestExtension};
 use starling_call::{HeaderError, MethodId, Status};
@@ -10,7 +9,7 @@ use starling_proto::{PeerId, RequestId};
 
 use crate::admission::Timing;
 use crate::context::{Context, HandlerKind};
-use crate::convert::io_peer;
+use crate::convert::{io_peer, proto_peer};
 use crate::handler_panic::{self, Running};
 use crate::parts::Parts;
 use crate::payload::{Payload, PayloadBytes};
@@ -75,7 +74,8 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
             Some(HandlerKind::Unary(handler)) => {
                 core.stats.requests += 1;
                 tables.running = Running::Handler;
-                Reply { slot }.answer_with(request(), handler);
+                let peer = core.peers.of(peer, tx);
+                Reply { slot }.answer_with(request(), peer, handler);
             }
             _ => return self.handle_other_request(tx, id, peer, payload),
         }
@@ -233,10 +233,10 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         let reply = &mut tables.reply;
         let holding = reply.holding.take();
         let status = match reply.outcome.take() {
-            Some(ReplyOutcome::Deferred(state)) => {
+            Some(ReplyOutcome::Deferred(cancellation)) => {
                 // A reply that was used within the handler is answered already.
-                if !state.answered.load(Ordering::Relaxed) {
-                    (core.pending).insert(reply.id, state, reply.deadline_ns, holding);
+                if !cancellation.is_finished() {
+                    (core.pending).insert(reply.id, cancellation, reply.deadline_ns, holding);
                     if holding.is_none() {
                         tables.methods.set_deferring(tables.last_method);
                     }
@@ -279,10 +279,12 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         };
         let spare = core.spare_for(&request.payload);
         let mut job = core.spare_jobs.pop().unwrap_or_else(Job::empty);
-        let state = job.fill(id, handler, request.payload.into_owned(spare), info, answer);
+        let peer = core.peers.of(proto_peer(info.peer), tx);
+        let message = request.payload.into_owned(spare);
+        let cancellation = job.fill(id, handler, message, info, peer, answer);
         match workers.submit(job) {
             Ok(()) => {
-                (core.pending).insert(id, state, info.timing.deadline_ns, Some(holding));
+                (core.pending).insert(id, cancellation, info.timing.deadline_ns, Some(holding));
             }
             Err(mut job) => {
                 core.stats.workers_full += 1;

@@ -11,15 +11,15 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use starling_call::header::{self, MAX_EXTENSION, ResponseParts, STREAM_RESPONSE_LEN};
 use starling_call::{
-    Encoding, Metadata, MetadataView, MethodId, OwnedMessage, RequestView, ResponseBuilder, Status,
-    StreamPosition, UnaryFn,
+    Cancellation, Encoding, Metadata, MetadataView, MethodId, OwnedMessage, Peer, RequestView,
+    ResponseBuilder, Status, StreamPosition, UnaryFn,
 };
 use starling_io::PeerId;
 use starling_proto::{Msgbuf, Prefix, RequestId};
@@ -108,56 +108,16 @@ impl Request<'_> {
     }
 }
 
-/// Why the caller no longer waits for an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CancelReason {
-    /// The caller cancelled the call, closed its session, or has failed.
-    Cancelled,
-    /// The caller's deadline passed.
-    Expired,
+/// Why a request is cancelled: its caller cancelled the call, closed its session, or has failed.
+#[cold]
+pub(crate) fn cancelled() -> Status {
+    Status::cancelled("the caller no longer waits")
 }
 
-/// The state of a request that is worked on outside its handler. The endpoint and the worker or
-/// deferred reply share it.
-#[derive(Debug, Default)]
-pub(crate) struct RequestState {
-    pub(crate) answered: AtomicBool,
-    cancelled: OnceLock<CancelReason>,
-    /// The task that waits for the cancellation.
-    waker: Mutex<Option<Waker>>,
-}
-
-impl RequestState {
-    pub(crate) fn cancelled(&self) -> Option<CancelReason> {
-        self.cancelled.get().copied()
-    }
-
-    /// Cancels the request. Only the first reason counts.
-    pub(crate) fn cancel(&self, why: CancelReason) {
-        if self.cancelled.set(why).is_ok() {
-            let waker = self.waker().take();
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-        }
-    }
-
-    fn poll_cancelled(&self, cx: &mut Context<'_>) -> Poll<CancelReason> {
-        let mut waker = self.waker();
-        // Under the lock, so that a later cancellation finds the waker.
-        if let Some(why) = self.cancelled() {
-            return Poll::Ready(why);
-        }
-        match &mut *waker {
-            Some(kept) => kept.clone_from(cx.waker()),
-            None => *waker = Some(cx.waker().clone()),
-        }
-        Poll::Pending
-    }
-
-    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Why a request is cancelled: the caller's deadline passed.
+#[cold]
+pub(crate) fn expired() -> Status {
+    Status::deadline_exceeded("the deadline passed while the server's handler waited")
 }
 
 /// A response that is being built: its bytes, and what goes into its header.
@@ -273,7 +233,7 @@ pub(crate) use answer_writers;
 #[derive(Debug)]
 pub(crate) enum ReplyOutcome {
     Status(Status),
-    Deferred(Arc<RequestState>),
+    Deferred(Cancellation),
 }
 
 /// The slot that the reply of an inline handler writes to. One slot serves all requests in turn, so
@@ -361,9 +321,9 @@ impl Reply<'_> {
     /// Has a handler that knows no endpoint answer a request.
     // Apart, for the registers of the caller, whose other handlers need none of this.
     #[inline(never)]
-    pub(crate) fn answer_with(mut self, request: Request<'_>, handler: &mut UnaryFn) {
+    pub(crate) fn answer_with(mut self, request: Request<'_>, peer: &Peer, handler: &mut UnaryFn) {
         let mut response = ResponseBuilder::new(self.buffer());
-        let result = handler(request.view(), &mut response);
+        let result = handler(request.view().from_peer(peer), &mut response);
         let (tail, metadata) = response.into_parts();
         if let Some(tail) = tail {
             self.set_tail(tail);
@@ -390,13 +350,13 @@ impl Reply<'_> {
     }
 
     fn defer_with(self, answer: Answer) -> DeferredReply {
-        let state = Arc::new(RequestState::default());
-        self.slot.outcome = Some(ReplyOutcome::Deferred(Arc::clone(&state)));
+        let cancellation = Cancellation::default();
+        self.slot.outcome = Some(ReplyOutcome::Deferred(cancellation.clone()));
         DeferredReply {
             id: self.slot.id,
             deadline_ns: self.slot.deadline_ns,
             answer,
-            state,
+            cancellation,
             abandoned: Arc::clone(&self.slot.abandoned),
             is_refused: false,
         }
@@ -409,7 +369,7 @@ pub struct DeferredReply {
     id: RequestId,
     deadline_ns: u64,
     answer: Answer,
-    state: Arc<RequestState>,
+    cancellation: Cancellation,
     abandoned: Arc<Abandoned>,
     is_refused: bool,
 }
@@ -435,18 +395,18 @@ impl DeferredReply {
     /// Whether the caller no longer waits: it cancelled the call, has failed, or its deadline
     /// passed.
     pub fn is_cancelled(&self) -> bool {
-        self.state.cancelled().is_some()
+        self.cancellation.is_cancelled()
+    }
+
+    /// Whether the caller still waits, for others than the task that has the reply.
+    pub fn cancellation(&self) -> &Cancellation {
+        &self.cancellation
     }
 
     /// Ready as soon as the caller no longer waits, with the reason as a status: CANCELLED or
     /// DEADLINE_EXCEEDED. Wakes the task that polled last, in any thread.
     pub fn poll_cancelled(&self, cx: &mut Context<'_>) -> Poll<Status> {
-        self.state.poll_cancelled(cx).map(|why| match why {
-            CancelReason::Cancelled => Status::cancelled("the caller no longer waits"),
-            CancelReason::Expired => {
-                Status::deadline_exceeded("the deadline passed while the server's handler waited")
-            }
-        })
+        self.cancellation.poll_cancelled(cx)
     }
 
     /// [`DeferredReply::poll_cancelled`] as a future, for a `select` with what the handler waits
@@ -472,7 +432,7 @@ impl DeferredReply {
 
     /// The parts that the endpoint answers with. The reply counts as answered.
     pub(crate) fn into_parts(mut self) -> (RequestId, Answer) {
-        self.state.answered.store(true, Ordering::Relaxed);
+        self.cancellation.finish();
         (self.id, std::mem::take(&mut self.answer))
     }
 }
@@ -487,7 +447,7 @@ impl fmt::Debug for DeferredReply {
 
 impl Drop for DeferredReply {
     fn drop(&mut self) {
-        if !self.state.answered.swap(true, Ordering::Relaxed) {
+        if self.cancellation.finish() {
             self.abandoned.push(AbandonedReply {
                 id: self.id,
                 message: std::mem::take(&mut self.answer.message),

@@ -182,6 +182,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Closes a peer on the device, unless a session uses it by now.
     pub(crate) fn close_unused_peer(&mut self, peer: PeerId) {
         if !self.parts.core.proto.refers_to(peer) {
+            self.parts.core.peers.forget(peer);
             self.io.close_peer(io_peer(peer));
         }
     }

@@ -10,6 +10,7 @@
 //! one: it gives jobs to its threads by the policy in [`crate::jbsq`]. In [`SteeredPool`] the
 //! device itself gives plain requests to the threads.
 
+mod callers;
 mod dispatch;
 mod idle_policy;
 mod job;

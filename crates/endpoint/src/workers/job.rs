@@ -4,14 +4,14 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use starling_call::{MethodId, OwnedMessage, Status};
+use starling_call::{Cancellation, Code, MethodId, OwnedMessage, Peer, Status};
 use starling_io::{PeerId, WorkerIo};
 use starling_proto::{Claim, Msgbuf, RequestId};
 
 use super::request::{WorkerReply, WorkerRequest};
 use crate::admission::{NotAdmitted, Timing};
 use crate::handler_panic;
-use crate::server::{Answer, CancelReason, RequestInfo, RequestState};
+use crate::server::{Answer, RequestInfo};
 
 /// A handler that runs in a worker thread.
 pub type WorkerHandler = Arc<dyn Fn(&mut WorkerRequest, &mut WorkerReply) + Send + Sync>;
@@ -68,7 +68,9 @@ impl Job {
                     peer: PeerId(0),
                     timing: Timing::without_deadline(0),
                 },
-                state: Arc::default(),
+                peer: Peer::unknown().clone(),
+                queued_ns: 0,
+                cancellation: Cancellation::default(),
             },
             reply: WorkerReply {
                 answer: Answer::default(),
@@ -80,26 +82,27 @@ impl Job {
         })
     }
 
-    /// Fills the job with a request. Returns the state through which the request is cancelled.
+    /// Fills the job with a request. Returns the means by which the request is cancelled.
     pub(crate) fn fill(
         &mut self,
         id: RequestId,
         handler: WorkerHandler,
         message: OwnedMessage,
         info: RequestInfo,
+        peer: &Peer,
         answer: Answer,
-    ) -> Arc<RequestState> {
-        let state = &mut self.request.state;
-        match Arc::get_mut(state) {
-            Some(state) => *state = RequestState::default(),
-            None => *state = Arc::default(),
+    ) -> Cancellation {
+        self.request.cancellation.renew();
+        // Of one client after the other, nobody touches the count of references.
+        if !self.request.peer.is_same(peer) {
+            self.request.peer = peer.clone();
         }
         self.id = id;
         self.handler = Some(handler);
         self.request.message = message;
         self.request.info = info;
         self.reply.answer = answer;
-        Arc::clone(&self.request.state)
+        self.request.cancellation.clone()
     }
 
     /// Fills the job with a request that a worker claimed and that `io` has received. The answer
@@ -110,15 +113,17 @@ impl Job {
         handler: WorkerHandler,
         io: Box<dyn WorkerIo>,
         info: RequestInfo,
-    ) -> Arc<RequestState> {
+        peer: &Peer,
+    ) -> Cancellation {
         let answer = std::mem::take(&mut self.reply.answer);
         let id = claim.id();
-        let state = self.fill(id, handler, OwnedMessage::default(), info, answer);
+        let message = OwnedMessage::default();
+        let cancellation = self.fill(id, handler, message, info, peer, answer);
         self.request.place = Some(io);
         self.request.taken = false;
         self.claim = Some(claim);
         self.sent = false;
-        state
+        cancellation
     }
 
     /// Sends the answer of a request that was run in place, if the answer is plain and fits one
@@ -162,9 +167,11 @@ impl Job {
     /// Never panics: the module `handler_panic` says what a panic of the handler becomes.
     pub fn run(&mut self, now_ns: u64) {
         let timing = &mut self.request.info.timing;
+        self.request.queued_ns = now_ns.saturating_sub(timing.now_ns);
         timing.now_ns = now_ns;
-        let cancelled = self.request.state.cancelled();
-        self.end = Some(if cancelled == Some(CancelReason::Cancelled) {
+        let cancelled = self.request.cancellation.status();
+        let cancelled = cancelled.map(|status| status.code());
+        self.end = Some(if cancelled == Some(Code::Cancelled) {
             JobEnd::Cancelled
         } else if cancelled.is_some() || timing.deadline_ns <= now_ns {
             JobEnd::NotAdmitted(NotAdmitted::Expired)
@@ -187,6 +194,8 @@ impl Job {
                 }
             }
         });
+        // For what the handler has begun and left behind.
+        self.request.cancellation.finish();
     }
 
     /// The method, and when its handler began; `None` if it did not run.

@@ -7,13 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use starling_call::header::REQUEST_BODY_AT;
 use starling_call::{
-    Encoding, Metadata, MetadataView, MethodId, OwnedMessage, RequestView, ResponseBuilder, Status,
-    StreamPosition, WorkerFn,
+    Cancellation, Encoding, Metadata, MetadataView, MethodId, OwnedMessage, Peer, RequestView,
+    ResponseBuilder, Status, StreamPosition, WorkerFn,
 };
 use starling_io::{PeerId, WorkerIo};
 use starling_proto::{HEADER_BYTES, Msgbuf, PREAMBLE_BYTES};
 
-use crate::server::{Answer, RequestInfo, RequestState, answer_writers};
+use crate::server::{Answer, RequestInfo, answer_writers};
 use crate::timers::NEVER;
 
 use super::job::WorkerHandler;
@@ -29,7 +29,10 @@ pub struct WorkerRequest {
     pub(super) place: Option<Box<dyn WorkerIo>>,
     pub(super) taken: bool,
     pub(crate) info: RequestInfo,
-    pub(crate) state: Arc<RequestState>,
+    pub(crate) peer: Peer,
+    /// How long it waited for the worker.
+    pub(crate) queued_ns: u64,
+    pub(crate) cancellation: Cancellation,
 }
 
 impl WorkerRequest {
@@ -80,11 +83,24 @@ impl WorkerRequest {
     /// The request, for a handler that knows no endpoint.
     fn view(&self) -> RequestView<'_> {
         RequestView::new(self.body(), self.message.fields(), self.remaining())
+            .from_peer(&self.peer)
+            .with_cancellation(&self.cancellation)
+            .queued_for(self.queued_ns)
+    }
+
+    /// Who calls.
+    pub fn caller(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Whether the caller still waits, for other threads and tasks.
+    pub fn cancellation(&self) -> &Cancellation {
+        &self.cancellation
     }
 
     /// Whether the caller no longer waits. A long-running handler checks this now and then.
     pub fn is_cancelled(&self) -> bool {
-        self.state.cancelled().is_some()
+        self.cancellation.is_cancelled()
     }
 
     /// Takes the request, to keep it longer than the handler runs. It reads as empty afterwards.

@@ -26,10 +26,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
-use starling_call::header;
+use starling_call::{Cancellation, header};
 use starling_io::{Clock, Ecn, IoError, Source, Steered, Steering, Wake, WorkerIo};
 use starling_proto::{Claims, RequestId};
 
+use super::callers::Callers;
 use super::dispatch::Dispatch;
 use super::idle_policy::{IdlePolicy, Next};
 use super::job::Job;
@@ -39,7 +40,7 @@ use crate::admission::Timing;
 use crate::config::{Idle, WorkerConfig};
 use crate::convert::proto_peer;
 use crate::jbsq::FlowCounts;
-use crate::server::{CancelReason, RequestInfo, RequestState};
+use crate::server::{RequestInfo, cancelled};
 
 /// Jobs that the dispatch thread gave to one worker, or that come back from it, at most.
 const MAILBOX_JOBS: usize = 64;
@@ -102,12 +103,12 @@ struct Mailbox {
     /// Requests that it claimed, or is about to claim, and whose reports are not polled.
     claimed: AtomicU32,
     /// The claimed request that runs.
-    running: Mutex<Option<(RequestId, Arc<RequestState>)>>,
+    running: Mutex<Option<(RequestId, Cancellation)>>,
     waker: Arc<dyn Wake>,
 }
 
 impl Mailbox {
-    fn running(&self) -> MutexGuard<'_, Option<(RequestId, Arc<RequestState>)>> {
+    fn running(&self) -> MutexGuard<'_, Option<(RequestId, Cancellation)>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -181,6 +182,7 @@ impl SteeredPool {
                 methods: Arc::default(),
                 version: u64::MAX,
                 maintained_at: Instant::now(),
+                callers: Callers::default(),
             };
             pool.threads
                 .push(start_thread(index, move || worker.work())?);
@@ -308,10 +310,10 @@ impl Dispatch for SteeredPool {
 
     fn handle_cancelled(&self, id: RequestId) {
         for mailbox in &self.shared.mailboxes {
-            if let Some((running, state)) = &*mailbox.running()
+            if let Some((running, cancellation)) = &*mailbox.running()
                 && *running == id
             {
-                state.cancel(CancelReason::Cancelled);
+                cancellation.cancel(cancelled());
             }
         }
     }
@@ -329,8 +331,8 @@ impl Drop for SteeredPool {
         self.drain();
         self.shared.stop.store(true, Ordering::Release);
         for mailbox in &self.shared.mailboxes {
-            if let Some((_, state)) = &*mailbox.running() {
-                state.cancel(CancelReason::Cancelled);
+            if let Some((_, cancellation)) = &*mailbox.running() {
+                cancellation.cancel(cancelled());
             }
             mailbox.waker.wake();
             while mailbox.done.pop().is_some() {
@@ -361,6 +363,7 @@ struct Worker<C> {
     version: u64,
     /// When it last maintained its device without sleeping.
     maintained_at: Instant,
+    callers: Callers,
 }
 
 impl<C: Clock> Worker<C> {
@@ -434,8 +437,9 @@ impl<C: Clock> Worker<C> {
         let io = self.io.take().expect("no request runs");
         let mut job = mailbox.spare.pop().unwrap_or_else(Job::empty);
         let id = claim.id();
-        let state = job.fill_in_place(claim, handler, io, info);
-        *mailbox.running() = Some((id, state));
+        let caller = self.callers.of(info.peer, io.sender());
+        let cancellation = job.fill_in_place(claim, handler, io, info, caller);
+        *mailbox.running() = Some((id, cancellation));
         job.run(now_ns);
         *mailbox.running() = None;
         self.io = Some(job.answer_in_place());

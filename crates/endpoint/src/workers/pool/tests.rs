@@ -1,6 +1,6 @@
 use std::sync::{Barrier, Mutex, mpsc};
 
-use starling_call::MethodId;
+use starling_call::{MethodId, Peer};
 use starling_io::PeerId;
 use starling_proto::{Msgbuf, RequestId};
 
@@ -61,7 +61,14 @@ fn job_of(peer: u32, bytes: usize, handler: WorkerHandler) -> Box<Job> {
     };
     let message = payload.into_owned(Msgbuf::new());
     let mut job = Job::empty();
-    job.fill(RequestId::NONE, handler, message, info, Answer::default());
+    job.fill(
+        RequestId::NONE,
+        handler,
+        message,
+        info,
+        Peer::unknown(),
+        Answer::default(),
+    );
     job
 }
 

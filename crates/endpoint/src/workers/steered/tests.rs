@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use starling_call::MethodId;
+use starling_call::{MethodId, Peer};
 use starling_io::{Datagram, PeerId};
 use starling_proto::{Config, Msgbuf, Protocol, Secrets};
 
@@ -196,7 +196,14 @@ fn job_of(peer: u32, handler: WorkerHandler) -> Box<Job> {
     };
     let mut job = Job::empty();
     let message = OwnedMessage::of_body(Msgbuf::new().head().to_vec());
-    job.fill(RequestId::NONE, handler, message, info, Answer::default());
+    job.fill(
+        RequestId::NONE,
+        handler,
+        message,
+        info,
+        Peer::unknown(),
+        Answer::default(),
+    );
     job
 }
 
