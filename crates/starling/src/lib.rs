@@ -359,9 +359,9 @@ pub use registry::HandlerTask;
 pub use server::{Server, ServerBuilder, ServerHandle};
 pub use service::{Registrar, Service};
 pub use starling_endpoint::{
-    Code, ConfigError, Congestion, EndpointConfig, Idle, LocalHandle, Metadata, MetadataError,
-    MetadataView, ProtocolConfig, ProtocolStats, Sleep, Stats, Status, Turn, WorkerConfig,
-    WorkerConfigError, jbsq,
+    Cancellation, Cancelled, Code, ConfigError, Congestion, EndpointConfig, Idle, LocalHandle,
+    Metadata, MetadataError, MetadataView, Peer, ProcessCredentials, ProtocolConfig, ProtocolStats,
+    Sleep, Stats, Status, Turn, WorkerConfig, WorkerConfigError, jbsq,
 };
 pub use starling_io::{DeviceReport, Fault, IoError, IoErrorParts, MessageMemory, Wake};
 pub use starling_message::protobuf::DecodeLimits;

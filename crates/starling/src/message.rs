@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use starling_endpoint::{
-    Encoding, Metadata, MetadataView, Msgbuf, OwnedMessage, RequestView, ResponseBuilder,
-    ResponseMessage, Status,
+    Cancellation, Encoding, Metadata, MetadataView, Msgbuf, OwnedMessage, Peer, RequestView,
+    ResponseBuilder, ResponseMessage, Status,
 };
 use starling_io::MessageMemory;
 use starling_message::protobuf::{self, DecodeLimits};
 use starling_message::{Arena, Message, MessageLayout, MessageView, Reader, reflect, validate};
 use starling_msgbuf::spare;
+
+use crate::nested::NestedContext;
+use crate::plane::IncomingCall;
 
 /// A request of an inline or worker handler. The handler reads it where it was received.
 pub struct Request<'a, Q: Message> {
@@ -21,6 +24,9 @@ pub struct Request<'a, Q: Message> {
     pub(crate) remaining: Option<Duration>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) memory: &'a MessageMemory,
+    peer: &'a Peer,
+    /// `None`: the handler runs in the thread that would hear of a cancellation.
+    cancellation: Option<&'a Cancellation>,
     /// Goes with the response.
     response_metadata: &'a Mutex<Metadata>,
 }
@@ -39,6 +45,8 @@ impl<'a, Q: Message> Request<'a, Q> {
             remaining: request.remaining(),
             deadline: deadline_after(request.remaining()),
             memory,
+            peer: request.peer(),
+            cancellation: request.cancellation(),
             response_metadata,
         }
     }
@@ -64,6 +72,25 @@ impl<'a, Q: Message> Request<'a, Q> {
         self.deadline
     }
 
+    /// Who calls.
+    pub fn peer(&self) -> &'a Peer {
+        self.peer
+    }
+
+    /// Whether the caller no longer waits: it cancelled the call, it is gone, or its deadline has passed. A
+    /// worker handler that works for long asks now and then. An inline handler learns of the deadline only.
+    pub fn is_cancelled(&self) -> bool {
+        let is_late = |deadline| deadline <= Instant::now();
+        self.cancellation.is_some_and(Cancellation::is_cancelled)
+            || self.deadline.is_some_and(is_late)
+    }
+
+    /// The same for other threads and tasks, which can wait for it. `None` in an inline handler: nothing
+    /// cancels a call while the thread runs that would hear of it.
+    pub fn cancellation(&self) -> Option<&'a Cancellation> {
+        self.cancellation
+    }
+
     /// The best memory for a large bytes field of the response, for `reply.set_..._bytes`: a device that
     /// can do so sends from there without a copy.
     pub fn memory(&self) -> &'a MessageMemory {
@@ -86,6 +113,7 @@ where
             .field("message", &self.view)
             .field("metadata", &self.metadata)
             .field("remaining", &self.remaining)
+            .field("peer", &self.peer)
             .finish()
     }
 }
@@ -151,25 +179,28 @@ impl<M: Message> Kept<M> {
 pub struct OwnedRequest<Q: Message> {
     kept: Kept<Q>,
     deadline: Option<Instant>,
+    peer: Peer,
 }
 
 impl<Q: Message> OwnedRequest<Q> {
     pub(crate) fn receive(
         message: OwnedMessage,
         encoding: Encoding,
-        remaining: Option<Duration>,
+        call: &IncomingCall,
     ) -> Result<Self, Status> {
         Ok(Self {
             kept: Kept::receive(message, encoding).map_err(malformed_request)?,
-            deadline: deadline_after(remaining),
+            deadline: deadline_after(call.remaining),
+            peer: call.peer.clone(),
         })
     }
 
     /// The only request of a call with a stream of responses.
-    pub(crate) fn of_stream(message: Q, metadata: Metadata, deadline: Option<Instant>) -> Self {
+    pub(crate) fn of_stream(message: Q, metadata: Metadata, context: &NestedContext) -> Self {
         Self {
             kept: Kept::Decoded(message, metadata),
-            deadline,
+            deadline: context.deadline(),
+            peer: context.peer().clone(),
         }
     }
 
@@ -186,6 +217,11 @@ impl<Q: Message> OwnedRequest<Q> {
     /// The call's deadline.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
+    }
+
+    /// Who calls. The handler's [`NestedContext`] says whether the caller still waits.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     /// The message alone, in the memory that it was received in.

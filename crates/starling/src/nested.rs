@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use starling_endpoint::{Metadata, Sleep};
+use starling_endpoint::{Cancellation, Cancelled, Metadata, Peer, Sleep};
 use starling_io::MessageMemory;
 
 use crate::channel_factory::ChannelFactory;
 use crate::error::Error;
 use crate::local::LocalChannel;
+use crate::plane::IncomingCall;
 
 /// Lets a nested handler make calls, while it waits, from the dispatch thread that it runs in.
 ///
@@ -21,13 +22,19 @@ pub struct NestedContext {
     channels: Arc<ChannelFactory>,
     deadline_ns: Option<u64>,
     deadline: Option<Instant>,
+    peer: Peer,
+    cancellation: Cancellation,
     /// Goes with the response.
     response_metadata: Arc<Mutex<Metadata>>,
 }
 
 impl NestedContext {
-    /// For a call whose caller waits so long.
-    pub(crate) fn new(channels: &Arc<ChannelFactory>, remaining: Option<Duration>) -> Self {
+    pub(crate) fn new(channels: &Arc<ChannelFactory>, call: IncomingCall) -> Self {
+        let IncomingCall {
+            remaining,
+            peer,
+            cancellation,
+        } = call;
         let deadline_ns = remaining.map(|remaining| {
             let remaining_ns = u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX);
             channels.executor.now_ns().saturating_add(remaining_ns)
@@ -36,6 +43,8 @@ impl NestedContext {
             channels: Arc::clone(channels),
             deadline_ns,
             deadline: remaining.and_then(|remaining| Instant::now().checked_add(remaining)),
+            peer,
+            cancellation,
             response_metadata: Arc::default(),
         }
     }
@@ -55,6 +64,28 @@ impl NestedContext {
     /// The call's deadline.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
+    }
+
+    /// Who calls.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Whether the caller no longer waits. The handler's own future is dropped then; this is for what the
+    /// handler has begun elsewhere.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancellation.is_cancelled()
+    }
+
+    /// Ready as soon as the caller no longer waits, with the reason: it cancelled the call, it is gone, its
+    /// deadline has passed, or the call has been answered. For tasks that the handler has begun elsewhere.
+    pub fn cancelled(&self) -> Cancelled {
+        self.cancellation.cancelled()
+    }
+
+    /// The same without this context.
+    pub fn cancellation(&self) -> &Cancellation {
+        &self.cancellation
     }
 
     /// For calls to another server: `KvClient::new(cx.channel("shm://kv")?)`. The connection is

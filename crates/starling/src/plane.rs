@@ -19,8 +19,8 @@ pub use starling_endpoint::{
 
 pub use crate::driver::DeadlineWaker;
 pub use handler::{
-    HandlerFuture, ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
-    StreamingFuture,
+    HandlerFuture, IncomingCall, ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd,
+    StreamingFn, StreamingFuture,
 };
 pub use listener::{Listener, Serving};
 pub(crate) use transport::stopped;

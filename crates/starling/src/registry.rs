@@ -252,10 +252,10 @@ where
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
         let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(&listener.channels));
-        MethodHandler::Nested(Arc::new(move |message, remaining| {
+        MethodHandler::Nested(Arc::new(move |message, call| {
             let encoding = message.encoding();
-            let request = OwnedRequest::<Q>::receive(message, encoding, remaining)?;
-            let context = NestedContext::new(&channels, remaining);
+            let request = OwnedRequest::<Q>::receive(message, encoding, &call)?;
+            let context = NestedContext::new(&channels, call);
             let metadata = context.response_metadata();
             let future = handler(context, request);
             Ok(Box::pin(async move {
@@ -289,8 +289,8 @@ where
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
         let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(&listener.channels));
-        MethodHandler::Streaming(Arc::new(move |ServerStreamEnd(end), remaining| {
-            let context = NestedContext::new(&channels, remaining);
+        MethodHandler::Streaming(Arc::new(move |ServerStreamEnd(end), call| {
+            let context = NestedContext::new(&channels, call);
             end.send_behind(context.response_metadata());
             let items = StreamReceiver::new(Arc::clone(&end));
             Box::pin(handler(context, items, StreamSender::new(end)))

@@ -144,9 +144,5 @@ pub async fn receive_only<Q: Message>(
 ) -> Result<OwnedRequest<Q>, Status> {
     let message = requests.only().await?.into_message();
     let metadata = requests.metadata().unwrap_or_default();
-    Ok(OwnedRequest::of_stream(
-        message,
-        metadata,
-        context.deadline(),
-    ))
+    Ok(OwnedRequest::of_stream(message, metadata, context))
 }

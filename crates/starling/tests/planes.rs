@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::{Gate, LONG, Service, payload, wait_until};
 use starling::plane::{
-    CallHandle, Direction, Listener, ListenerContext, MethodHandler, Operation, OwnedMessage,
-    Reply, RequestView, ResponseBuilder, Serving, Transport,
+    CallHandle, Direction, IncomingCall, Listener, ListenerContext, MethodHandler, Operation,
+    OwnedMessage, Reply, RequestView, ResponseBuilder, Serving, Transport,
 };
 use starling::plane::{DeadlineWaker, Encoding};
 use starling::{
@@ -150,7 +150,7 @@ fn answer(
             worker.expect("a thread").join().expect("no panic")
         }),
         Some(MethodHandler::Nested(handler)) => {
-            let future = handler(OwnedMessage::of_body(body.clone()), None);
+            let future = handler(OwnedMessage::of_body(body.clone()), IncomingCall::default());
             match future.map(|future| endpoint.block_on(future)) {
                 Ok(ended) => ended?.map(|built| {
                     let (head, tail) = built.body.into_parts();

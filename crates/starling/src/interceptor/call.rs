@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use starling_endpoint::{
-    Encoding, Metadata, MetadataView, MethodPath, Msgbuf, OwnedMessage, ResponseMessage, Status,
+    Encoding, Metadata, MetadataView, MethodPath, Msgbuf, OwnedMessage, Peer, ResponseMessage,
+    Status,
 };
 use starling_message::protobuf::{self, DecodeLimits};
 use starling_message::{Arena, Message, MessageLayout, MethodDescriptor, Reader};
@@ -135,6 +136,8 @@ pub struct InterceptedCall {
     pub(super) method: Method,
     pub(super) metadata: Metadata,
     pub(super) deadline: Option<Instant>,
+    /// The caller, at a server.
+    pub(super) peer: Option<Peer>,
     /// None for a stream.
     pub(super) body: Option<Body>,
 }
@@ -148,6 +151,11 @@ impl InterceptedCall {
     /// The method: `/kv.Kv/Get`.
     pub fn path(&self) -> &str {
         self.method.path.as_str()
+    }
+
+    /// Who calls. None at a client.
+    pub fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
     }
 
     /// Whether the method has streams. Then there is no message here.

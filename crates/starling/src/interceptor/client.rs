@@ -99,6 +99,7 @@ pub(crate) fn call_through(
         },
         metadata: std::mem::take(&mut message.metadata),
         deadline: message.deadline,
+        peer: None,
         body: Some(Body::new(payload, message.headroom, message.encoding)),
     };
     let connection = Connection {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use starling_endpoint::{
@@ -14,7 +14,7 @@ use starling_message::MethodDescriptor;
 use super::call::{Body, Method as Named};
 use super::{BoxFuture, Callee, InterceptedCall, InterceptedResponse, Interceptors, Outcome, Side};
 use crate::plane::{
-    ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
+    IncomingCall, ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
 };
 use crate::wait::block_on;
 
@@ -55,7 +55,8 @@ struct MethodInterceptors {
 }
 
 impl MethodInterceptors {
-    fn call(&self, remaining: Option<Duration>, metadata: Metadata) -> InterceptedCall {
+    fn call(&self, call: &IncomingCall, metadata: Metadata) -> InterceptedCall {
+        let remaining = call.remaining;
         InterceptedCall {
             side: Side::Server,
             method: Named {
@@ -64,6 +65,7 @@ impl MethodInterceptors {
             },
             metadata,
             deadline: remaining.and_then(|remaining| Instant::now().checked_add(remaining)),
+            peer: Some(call.peer.clone()),
             body: None,
         }
     }
@@ -72,16 +74,17 @@ impl MethodInterceptors {
     async fn run(
         &self,
         request: OwnedMessage,
-        remaining: Option<Duration>,
+        incoming: IncomingCall,
         handler: &Handler,
     ) -> Result<ResponseMessage, Status> {
         let encoding = request.encoding();
-        let mut call = self.call(remaining, request.to_metadata());
+        let mut call = self.call(&incoming, request.to_metadata());
         call.body = Some(Body::received(request, encoding));
         let callee = UnaryCallee {
             method: self.method,
             encoding,
             handler,
+            incoming,
             has_run: AtomicBool::new(false),
         };
         let result = self.interceptors.run(call, &callee).await;
@@ -106,15 +109,17 @@ impl Handler {
     async fn run(
         &self,
         request: OwnedMessage,
-        remaining: Option<Duration>,
+        call: IncomingCall,
     ) -> Result<ResponseMessage, Status> {
         let mut body = Vec::new();
         let mut response = ResponseBuilder::new(&mut body);
-        let view = RequestView::new(request.body(), request.fields(), remaining);
+        let view = RequestView::new(request.body(), request.fields(), call.remaining)
+            .from_peer(&call.peer)
+            .with_cancellation(&call.cancellation);
         match self {
             Self::Inline(handler) => (handler.lock())(view, &mut response)?,
             Self::Worker(handler) => handler(view, &mut response)?,
-            Self::Nested(handler) => return handler(request, remaining)?.await,
+            Self::Nested(handler) => return handler(request, call)?.await,
         }
         let (tail, metadata) = response.into_parts();
         Ok(ResponseMessage {
@@ -129,6 +134,7 @@ struct UnaryCallee<'a> {
     method: &'static MethodDescriptor,
     encoding: Encoding,
     handler: &'a Handler,
+    incoming: IncomingCall,
     has_run: AtomicBool,
 }
 
@@ -147,7 +153,11 @@ impl Callee for UnaryCallee<'_> {
                 bytes.to_mut().extend_from_slice(buffer.tail());
             }
             let request = OwnedMessage::of_parts(self.encoding, &call.metadata, &bytes);
-            let result = self.handler.run(request, remaining).await;
+            let incoming = IncomingCall {
+                remaining,
+                ..self.incoming.clone()
+            };
+            let result = self.handler.run(request, incoming).await;
             if result.as_ref().is_err_and(|status| !status.may_have_run()) {
                 self.has_run.store(false, Ordering::Relaxed);
             }
@@ -173,11 +183,11 @@ fn run_once(has_run: &AtomicBool) -> Result<(), Status> {
 /// An inline handler is a nested one behind its interceptors, which may wait.
 fn nested(around: MethodInterceptors, handler: Handler) -> MethodHandler {
     let parts = Arc::new((around, handler));
-    MethodHandler::Nested(Arc::new(move |request, remaining| {
+    MethodHandler::Nested(Arc::new(move |request, call| {
         let parts = Arc::clone(&parts);
         Ok(Box::pin(async move {
             let (around, handler) = &*parts;
-            around.run(request, remaining, handler).await
+            around.run(request, call, handler).await
         }))
     }))
 }
@@ -187,7 +197,12 @@ fn worker(around: MethodInterceptors, handler: Arc<WorkerFn>) -> MethodHandler {
     MethodHandler::Worker(Arc::new(move |request, response| {
         let metadata = request.metadata().to_owned();
         let owned = OwnedMessage::of_parts(request.encoding(), &metadata, request.body());
-        let answer = block_on(around.run(owned, request.remaining(), &handler))?;
+        let call = IncomingCall {
+            remaining: request.remaining(),
+            peer: request.peer().clone(),
+            cancellation: request.cancellation().cloned().unwrap_or_default(),
+        };
+        let answer = block_on(around.run(owned, call, &handler))?;
         let (head, tail) = answer.body.into_parts();
         response.body().extend_from_slice(&head);
         if let Some(tail) = tail {
@@ -204,6 +219,7 @@ fn worker(around: MethodInterceptors, handler: Arc<WorkerFn>) -> MethodHandler {
 struct StreamCallee {
     handler: Arc<StreamingFn>,
     end: ServerStreamEnd,
+    incoming: IncomingCall,
     has_run: AtomicBool,
 }
 
@@ -213,7 +229,11 @@ impl Callee for StreamCallee {
             run_once(&self.has_run)?;
             let end = ServerStreamEnd(Arc::clone(&self.end.0));
             end.0.set_request_metadata(call.metadata.clone());
-            (self.handler)(end, call.remaining()).await?;
+            let incoming = IncomingCall {
+                remaining: call.remaining(),
+                ..self.incoming.clone()
+            };
+            (self.handler)(end, incoming).await?;
             Ok(InterceptedResponse {
                 method: None,
                 metadata: Metadata::default(),
@@ -224,13 +244,14 @@ impl Callee for StreamCallee {
 }
 
 fn streaming(around: MethodInterceptors, handler: Arc<StreamingFn>) -> MethodHandler {
-    MethodHandler::Streaming(Arc::new(move |end, remaining| {
+    MethodHandler::Streaming(Arc::new(move |end, incoming| {
         let around = around.clone();
         let metadata = end.0.headers().unwrap_or_default();
-        let call = around.call(remaining, metadata);
+        let call = around.call(&incoming, metadata);
         let callee = StreamCallee {
             handler: Arc::clone(&handler),
             end,
+            incoming,
             has_run: AtomicBool::new(false),
         };
         Box::pin(async move {

@@ -6,7 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use starling_endpoint::{OwnedMessage, ResponseMessage, Status, UnaryFn, WorkerFn};
+use starling_endpoint::{
+    Cancellation, OwnedMessage, Peer, ResponseMessage, Status, UnaryFn, WorkerFn,
+};
 use starling_io::MessageMemory;
 use starling_message::MethodDescriptor;
 
@@ -56,16 +58,37 @@ impl fmt::Debug for MethodHandler {
 /// handler ran.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<ResponseMessage, Status>> + Send>>;
 
-/// Begins a nested handler, with the time that its caller still waits. The error is that of a request
-/// that was not run.
+/// What a listener knows of a call that came, besides its message.
+#[derive(Clone, Debug)]
+pub struct IncomingCall {
+    /// The time that the caller still waits.
+    pub remaining: Option<Duration>,
+    /// The caller.
+    pub peer: Peer,
+    /// Whether the caller still waits.
+    pub cancellation: Cancellation,
+}
+
+/// A call without a deadline, of an unknown caller, who waits.
+impl Default for IncomingCall {
+    fn default() -> Self {
+        Self {
+            remaining: None,
+            peer: Peer::unknown().clone(),
+            cancellation: Cancellation::default(),
+        }
+    }
+}
+
+/// Begins a nested handler. The error is that of a request that was not run.
 pub type NestedFn =
-    dyn Fn(OwnedMessage, Option<Duration>) -> Result<HandlerFuture, Status> + Send + Sync;
+    dyn Fn(OwnedMessage, IncomingCall) -> Result<HandlerFuture, Status> + Send + Sync;
 
 /// The future of a handler with streams. Dropping it cancels the calls that it made.
 pub type StreamingFuture = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
-/// Begins a handler with streams, with the time that its caller still waits.
-pub type StreamingFn = dyn Fn(ServerStreamEnd, Option<Duration>) -> StreamingFuture + Send + Sync;
+/// Begins a handler with streams.
+pub type StreamingFn = dyn Fn(ServerStreamEnd, IncomingCall) -> StreamingFuture + Send + Sync;
 
 /// A server's end of a stream. Only the direct plane makes one in this version.
 pub struct ServerStreamEnd(pub(crate) Arc<dyn StreamEnd>);

@@ -15,7 +15,9 @@ use crate::channel_factory::ChannelFactory;
 use crate::core::Core;
 use crate::device::Device;
 use crate::error::Error;
-use crate::plane::{Listener, ListenerContext, MethodHandler, NestedFn, Serving, StreamingFn};
+use crate::plane::{
+    IncomingCall, Listener, ListenerContext, MethodHandler, NestedFn, Serving, StreamingFn,
+};
 use crate::registry::{Registry, SpawnTask};
 use crate::streaming::Streams;
 
@@ -93,12 +95,20 @@ pub(crate) fn serve_on<I: Device>(
 /// Runs a nested handler as a task of the dispatch thread, or of the user's executor.
 fn nested<I: PacketIo>(handler: Arc<NestedFn>, spawn: Option<SpawnTask>) -> Handler<I> {
     Handler::deferring(move |cx, request, reply| {
-        let remaining = request.remaining();
-        let future = match handler(request.into_owned(), remaining) {
-            Ok(future) => future,
-            Err(status) => return reply.refuse(status),
-        };
+        let (remaining, peer) = (request.remaining(), cx.peer(request.peer()).clone());
         let mut reply = reply.defer();
+        let call = IncomingCall {
+            remaining,
+            peer,
+            cancellation: reply.cancellation().clone(),
+        };
+        let future = match handler(request.into_owned(), call) {
+            Ok(future) => future,
+            Err(status) => {
+                reply.set_refused();
+                return cx.complete_with(reply, Err(status));
+            }
+        };
         let local = cx.local();
         let task = async move {
             let result = until_cancelled(&reply, future).await;

@@ -7,7 +7,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::{Mutex, MutexGuard};
 use starling_endpoint::header::STREAM_RESPONSE_LEN;
-use starling_endpoint::{DeferredReply, Encoding, LocalHandle, Metadata, OwnedMessage, Status};
+use starling_endpoint::{
+    Cancellation, DeferredReply, Encoding, LocalHandle, Metadata, OwnedMessage, Status,
+};
 use starling_message::Bytes;
 use starling_stream::{Answer, Arrival, Bundle, Items, ServerStream};
 
@@ -45,6 +47,7 @@ pub(crate) struct ServerEnd {
     key: Key,
     local: LocalHandle,
     encoding: Encoding,
+    cancellation: Cancellation,
     /// The client's.
     metadata: Mutex<Metadata>,
     state: Mutex<State>,
@@ -65,6 +68,7 @@ impl ServerEnd {
             key,
             local,
             encoding: opening.encoding(),
+            cancellation: Cancellation::default(),
             metadata: Mutex::new(opening.to_metadata()),
             state: Mutex::new(State {
                 stream: ServerStream::new(key.id, window, STREAM_RESPONSE_LEN),
@@ -77,6 +81,11 @@ impl ServerEnd {
                 response_metadata: None,
             }),
         })
+    }
+
+    /// Whether the client still wants the stream.
+    pub(super) fn cancellation(&self) -> &Cancellation {
+        &self.cancellation
     }
 
     /// Takes in a request.
@@ -130,10 +139,11 @@ impl ServerEnd {
     }
 
     fn abort_with(&self, mut state: MutexGuard<'_, State>, status: Status) {
-        state.stream.abort(status);
+        state.stream.abort(status.clone());
         let wakers = state.take_wakers();
         let handler = state.handler.take();
         self.flush(state);
+        self.cancellation.cancel(status);
         wakers
             .into_iter()
             .flatten()
@@ -279,6 +289,7 @@ impl ServerEnd {
         let wakers = state.take_wakers();
         state.handler = None;
         self.flush(state);
+        self.cancellation.finish();
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }

@@ -10,7 +10,7 @@ use starling_io::{PacketIo, PeerId};
 
 use super::limits::{Holding, StreamLimits};
 use super::server::{HandlerTask, ServerEnd};
-use crate::plane::{ServerStreamEnd, StreamingFn};
+use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
 
 /// A stream whose client has no request held for as long as two of these is over: the client is gone.
@@ -55,7 +55,7 @@ impl Streams {
     /// Takes in a request of a method whose items are streams.
     pub(crate) fn handle_request<I: PacketIo>(
         self: &Arc<Self>,
-        cx: &Context<'_, I>,
+        cx: &mut Context<'_, I>,
         request: Request<'_>,
         mut reply: Reply<'_>,
         handler: &StreamingFn,
@@ -92,12 +92,17 @@ impl Streams {
                 self.limits.streams
             )));
         };
-        let remaining = request.remaining();
+        let (remaining, peer) = (request.remaining(), cx.peer(key.peer).clone());
         let request = request.into_owned();
         let end = ServerEnd::new(self, key, window, cx.local(), &request);
+        let call = IncomingCall {
+            remaining,
+            peer,
+            cancellation: end.cancellation().clone(),
+        };
         self.insert(cx, key, &end, window);
         end.handle_request(request, reply.defer_without_buffer());
-        let handler = handler(ServerStreamEnd(Arc::clone(&end) as _), remaining);
+        let handler = handler(ServerStreamEnd(Arc::clone(&end) as _), call);
         let task = HandlerTask::new(end, handler);
         match spawn {
             None => cx.spawn(task),
