@@ -18,6 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/call", &["msgbuf"]),
     ("crates/handoff", &["prefetch"]),
     ("crates/message", &["msgbuf"]),
+    ("crates/metrics", &["call"]),
     ("crates/stream", &["call"]),
     ("crates/proto", &["msgbuf", "prefetch"]),
     ("crates/share", &["io"]),
@@ -41,8 +42,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/starling",
         &[
-            "call", "endpoint", "io", "io-mem", "io-shm", "io-udp", "io-xdp", "message", "msgbuf",
-            "share", "stream",
+            "call", "endpoint", "io", "io-mem", "io-shm", "io-udp", "io-xdp", "message", "metrics",
+            "msgbuf", "share", "stream",
         ],
     ),
     ("crates/dynamic", &["starling"]),
