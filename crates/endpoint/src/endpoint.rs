@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use starling_call::{CallOptions, MethodId, Status};
+use starling_call::{CallOptions, MethodId, Peer, Status};
 use starling_io::{Clock, Fault, IoError, MessageMemory, PacketIo, PacketRx, Wake};
 use starling_proto::{ConfigError, Msgbuf, PeerId, Protocol, Secrets, SessionId};
 
@@ -25,7 +25,9 @@ use crate::sleep_state::SleepState;
 use crate::stall::Stall;
 use crate::stats::Stats;
 use crate::tables::Tables;
-use crate::workers::{Dispatch, MATCH_TABLE, SteeredPool, ThreadPool, WorkerHandler};
+use crate::workers::{
+    Dispatch, MATCH_TABLE, SteeredPool, ThreadPool, WorkerHandler, WorkersReport,
+};
 
 /// Sessions whose requests workers may claim, at most. The shared table takes about a hundred bytes
 /// for each.
@@ -341,6 +343,22 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Calls that are not over.
     pub fn calls_outstanding(&self) -> usize {
         self.parts.core.calls_outstanding() + self.parts.core.finished.len()
+    }
+
+    /// The time of the last turn, in nanoseconds of the endpoint's clock.
+    #[inline]
+    pub fn turn_ns(&self) -> u64 {
+        self.parts.core.now_ns
+    }
+
+    /// Who a peer is.
+    pub fn peer(&mut self, peer: starling_io::PeerId) -> &Peer {
+        self.parts.core.peers.of(proto_peer(peer), self.io.split().1)
+    }
+
+    /// What the workers have, if there are any.
+    pub fn workers(&self) -> Option<WorkersReport> {
+        self.parts.dispatch.as_ref().map(|dispatch| dispatch.report())
     }
 
     /// Requests that are worked on outside their handler: deferred, or in workers.

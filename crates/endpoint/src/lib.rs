@@ -87,8 +87,10 @@ pub use starling_call::{
     StreamPosition, UnaryFn, WorkerFn, header,
 };
 pub use starling_proto::{
-    Config as ProtocolConfig, ConfigError, Congestion, Msgbuf, Secrets, SessionError, SessionId,
-    Stats as ProtocolStats,
+    ClientSessionReport, Config as ProtocolConfig, ConfigError, Congestion, Msgbuf, Secrets,
+    ServerSessionReport, SessionError, SessionId, SessionPage, Stats as ProtocolStats,
 };
 pub use stats::{Stats, Turn};
-pub use workers::{Dispatch, Job, ThreadPool, WorkerHandler, WorkerReply, WorkerRequest};
+pub use workers::{
+    Dispatch, Job, ThreadPool, WorkerHandler, WorkerReply, WorkerRequest, WorkersReport,
+};

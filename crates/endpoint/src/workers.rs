@@ -21,7 +21,7 @@ mod steered;
 mod thread;
 mod worker_methods;
 
-pub use self::dispatch::Dispatch;
+pub use self::dispatch::{Dispatch, WorkersReport};
 pub(crate) use self::job::JobEnd;
 pub use self::job::{Job, WorkerHandler};
 pub(crate) use self::match_table::MATCH_TABLE;

@@ -8,6 +8,7 @@ mod lifecycle;
 mod liveness;
 mod receive;
 mod recovery;
+mod report;
 mod session;
 mod slot;
 mod timer;

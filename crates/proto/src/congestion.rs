@@ -251,6 +251,12 @@ impl Controller {
         self.unpaced
     }
 
+    /// The window and the rate, if the session is limited now.
+    pub(crate) fn limits(&self) -> Option<(u16, u64)> {
+        let state = self.state.as_ref().filter(|_| !self.unpaced)?;
+        Some((state.pace.window, state.pace.rate_bps as u64))
+    }
+
     /// Fragments that may be in flight.
     #[inline]
     pub(crate) fn window(&self) -> u16 {

@@ -49,6 +49,7 @@
 //! | Which responses are kept, and which are forgotten first? | `server/retention.rs` |
 //! | How is a congestion control added? | `congestion.rs` |
 //! | Which timers are there? | `wheel.rs`, `client/timer.rs` |
+//! | What does a person see of the sessions? | `session_report.rs` |
 #![forbid(unsafe_code)]
 
 mod answers;
@@ -69,6 +70,7 @@ mod peer;
 mod protocol;
 mod rtt;
 mod server;
+mod session_report;
 mod shared;
 mod sink;
 mod slots;
@@ -89,6 +91,7 @@ pub use ids::{PeerId, Prefix, RequestId, RequestNumber, SessionId, Source, Tag};
 pub use incoming::{Body, Incoming};
 pub use origins::Origin;
 pub use protocol::{Frames, Protocol, Upcoming};
+pub use session_report::{ClientSessionReport, ServerSessionReport, SessionPage};
 pub use sink::{FrameSink, SinkError};
 pub use starling_msgbuf::Msgbuf;
 pub use stats::{QueueLengths, Stats};

@@ -6,6 +6,7 @@ mod claimed;
 mod credits;
 mod fragments;
 mod handshake;
+mod report;
 mod retention;
 mod session;
 mod slot;

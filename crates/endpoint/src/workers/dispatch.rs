@@ -4,6 +4,19 @@ use starling_proto::RequestId;
 
 use super::job::Job;
 
+/// What workers have, for a person who looks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkersReport {
+    /// Jobs that were submitted and are not answered.
+    pub in_flight: usize,
+    /// Those of them that wait for a worker to have room.
+    pub waiting: usize,
+    /// Jobs with each worker: running, or next. Empty if the workers do not say.
+    pub with_each: Vec<usize>,
+    /// Requests that workers have claimed by themselves and not reported.
+    pub claimed: usize,
+}
+
 /// Hands jobs to workers. Called by the dispatch thread only; must not block.
 pub trait Dispatch: Send {
     /// Takes a job, or gives it back when all queues are full.
@@ -40,6 +53,15 @@ pub trait Dispatch: Send {
     /// The client no longer waits for a request. A worker may have claimed it.
     fn handle_cancelled(&self, id: RequestId) {
         let _ = id;
+    }
+
+    /// What the workers have.
+    fn report(&self) -> WorkersReport {
+        WorkersReport {
+            in_flight: self.in_flight(),
+            claimed: self.claimed(),
+            ..WorkersReport::default()
+        }
     }
 
     /// Ends the claiming of requests by workers.

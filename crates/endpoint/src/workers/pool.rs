@@ -27,7 +27,7 @@ use crossbeam_utils::CachePadded;
 use starling_handoff::{Dispatcher, ItemGuard, Mailboxes, Returned, SLOTS, Sleepers, dispatcher};
 use starling_io::{Clock, IoError, Wake};
 
-use super::dispatch::Dispatch;
+use super::dispatch::{Dispatch, WorkersReport};
 use super::idle_policy::{IdlePolicy, Next};
 use super::job::Job;
 use super::thread::start_thread;
@@ -177,6 +177,18 @@ impl Dispatch for ThreadPool {
 
     fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    fn report(&self) -> WorkersReport {
+        let workers = 0..self.threads.len();
+        WorkersReport {
+            in_flight: self.in_flight,
+            waiting: self.policy.waiting(),
+            with_each: workers
+                .map(|worker| self.policy.load(worker).into())
+                .collect(),
+            claimed: 0,
+        }
     }
 }
 

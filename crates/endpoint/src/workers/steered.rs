@@ -31,7 +31,7 @@ use starling_io::{Clock, Ecn, IoError, Source, Steered, Steering, Wake, WorkerIo
 use starling_proto::{Claims, RequestId};
 
 use super::callers::Callers;
-use super::dispatch::Dispatch;
+use super::dispatch::{Dispatch, WorkersReport};
 use super::idle_policy::{IdlePolicy, Next};
 use super::job::Job;
 use super::thread::start_thread;
@@ -315,6 +315,16 @@ impl Dispatch for SteeredPool {
             {
                 cancellation.cancel(cancelled());
             }
+        }
+    }
+
+    fn report(&self) -> WorkersReport {
+        let given = |mailbox: &CachePadded<Mailbox>| mailbox.given.len();
+        WorkersReport {
+            in_flight: self.in_flight,
+            waiting: self.held.len(),
+            with_each: self.shared.mailboxes.iter().map(given).collect(),
+            claimed: self.claimed(),
         }
     }
 

@@ -1,7 +1,10 @@
 //! Getters: counters, and the state that checkers compare with what they saw from outside.
 
 use super::Protocol;
-use crate::{PeerId, QueueLengths, SessionId, Stats};
+use crate::session_report::page;
+use crate::{
+    ClientSessionReport, PeerId, QueueLengths, ServerSessionReport, SessionId, SessionPage, Stats,
+};
 
 impl Protocol {
     /// Counters since the endpoint started.
@@ -90,5 +93,30 @@ impl Protocol {
             .sessions
             .get(session)
             .map_or(0, |session| session.fragment as usize)
+    }
+
+    /// Sessions that this endpoint has opened, at most `most`, from the place `from` of their table on.
+    pub fn client_sessions(&self, from: usize, most: usize) -> SessionPage<ClientSessionReport> {
+        let table = &self.client.sessions;
+        page(from, most, table.places(), |place| {
+            table
+                .get(table.id_at(place)?)
+                .map(|session| session.report())
+        })
+    }
+
+    /// Sessions that clients have opened here, in the same way. `now` is the endpoint's time.
+    pub fn server_sessions(
+        &self,
+        now: u64,
+        from: usize,
+        most: usize,
+    ) -> SessionPage<ServerSessionReport> {
+        let table = &self.server.sessions;
+        page(from, most, table.places(), |place| {
+            table
+                .get(table.id_at(place)?)
+                .map(|session| session.report(now))
+        })
     }
 }

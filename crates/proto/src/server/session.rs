@@ -112,6 +112,12 @@ impl ServerSession {
         preamble(self.token)
     }
 
+    /// How many requests are executed, and how many arrive.
+    pub(crate) fn requests(&self) -> (usize, usize) {
+        let count = |phase| self.slots.iter().filter(|slot| slot.phase == phase).count();
+        (count(Phase::Executing), count(Phase::Receiving))
+    }
+
     /// Whether a request arrives or is executed.
     pub(crate) fn is_busy(&self) -> bool {
         let busy = |slot: &Slot| matches!(slot.phase, Phase::Receiving | Phase::Executing);

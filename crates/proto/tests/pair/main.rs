@@ -13,6 +13,7 @@ mod kept;
 mod memory;
 mod net;
 mod ownership;
+mod reports;
 mod sessions;
 mod shares;
 mod timeouts;
