@@ -351,14 +351,27 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.parts.core.now_ns
     }
 
-    /// Who a peer is.
-    pub fn peer(&mut self, peer: starling_io::PeerId) -> &Peer {
-        self.parts.core.peers.of(proto_peer(peer), self.io.split().1)
+    /// Gives [`LocalHandle::turn_ns`] the time of the last turn, before the owner polls a future.
+    pub fn share_turn_time(&self) {
+        self.parts.core.local.set_turn(self.parts.core.now_ns);
+    }
+
+    /// Who the peer of a session is.
+    pub fn session_peer(&mut self, peer: PeerId) -> &Peer {
+        self.parts.core.peers.of(peer, self.io.split().1)
+    }
+
+    /// The address that a session was opened with.
+    pub fn session_address(&self, session: SessionId) -> &str {
+        self.parts.core.sessions.address(session)
     }
 
     /// What the workers have, if there are any.
     pub fn workers(&self) -> Option<WorkersReport> {
-        self.parts.dispatch.as_ref().map(|dispatch| dispatch.report())
+        self.parts
+            .dispatch
+            .as_ref()
+            .map(|dispatch| dispatch.report())
     }
 
     /// Requests that are worked on outside their handler: deferred, or in workers.

@@ -85,6 +85,8 @@ pub(crate) struct Shared {
     busy: AtomicBool,
     /// When the next sleep ends.
     alarm_ns: AtomicU64,
+    /// The time of the turn in which futures were last polled.
+    turn_ns: AtomicU64,
     /// The endpoint's own: identifies the deferred replies that came from it.
     abandoned: Arc<Abandoned>,
     sleep: Arc<SleepState>,
@@ -105,6 +107,7 @@ impl Shared {
             }),
             busy: AtomicBool::new(false),
             alarm_ns: AtomicU64::new(u64::MAX),
+            turn_ns: AtomicU64::new(0),
             abandoned,
             sleep,
         })
@@ -121,6 +124,12 @@ impl Shared {
             self.busy.store(true, Ordering::SeqCst);
             self.sleep.leave_work();
         }
+    }
+
+    /// Futures are polled next, in a turn of this time.
+    #[inline]
+    pub(crate) fn set_turn(&self, now_ns: u64) {
+        self.turn_ns.store(now_ns, Ordering::Relaxed);
     }
 
     /// When the next sleep ends, at the earliest.
@@ -297,6 +306,12 @@ impl LocalHandle {
         Self {
             shared: Arc::clone(shared),
         }
+    }
+
+    /// The time of the turn in which futures were last polled, in nanoseconds of the endpoint's clock.
+    #[inline]
+    pub fn turn_ns(&self) -> u64 {
+        self.shared.turn_ns.load(Ordering::Relaxed)
     }
 
     /// Makes a call whose body `build` appends to its buffer. The call begins whether or not the

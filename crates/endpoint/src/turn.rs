@@ -316,6 +316,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if !self.executor.is_ready() {
             return done;
         }
+        self.parts.core.local.set_turn(now);
         let (polled, panics) = self.executor.run();
         done += polled;
         self.parts.core.stats.panics += panics;
