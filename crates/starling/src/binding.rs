@@ -74,7 +74,7 @@ fn compare(method: &'static MethodDescriptor, theirs: &[u8]) -> Result<Encoding,
 }
 
 /// The schema of one method, from its layouts.
-fn schema_of(method: &'static MethodDescriptor) -> Schema {
+pub(crate) fn schema_of(method: &'static MethodDescriptor) -> Schema {
     let mut schema = Schema::default();
     let mut indexes = HashMap::new();
     let request = add(&mut schema, &mut indexes, method.request.into());

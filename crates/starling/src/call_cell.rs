@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use starling_endpoint::CallNumber;
 use starling_share::TaskHandle;
 
+use crate::metrics::CallMeasure;
 use crate::permits::Permits;
 use crate::plane::{CallResult, Operation, OutgoingCall};
 use crate::streaming::ClientEnd;
@@ -52,6 +53,8 @@ pub(crate) struct CallCell {
     number: CallNumber,
     /// The key of the call in the driver's table. Only the driver uses it.
     key: AtomicUsize,
+    /// If the call is measured. Only the driver uses it.
+    pub(crate) measure: CallMeasure,
     /// The call has one of these permits. A cell that is used again keeps the reference.
     permits: Option<Arc<Permits>>,
     has_permit: AtomicBool,
@@ -107,6 +110,7 @@ impl CallCell {
             number,
             state: Mutex::default(),
             key: AtomicUsize::new(NO_KEY),
+            measure: CallMeasure::default(),
             permits: None,
             has_permit: AtomicBool::new(false),
             task: OnceLock::new(),

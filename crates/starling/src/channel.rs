@@ -1,5 +1,6 @@
 //! Calls from any thread and any executor.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -19,11 +20,14 @@ use crate::driver::{DirectTransport, Driver};
 use crate::error::Error;
 use crate::interceptor::{Interceptor, Interceptors, begin_stream};
 use crate::message::{Response, prepare};
+use crate::metrics::client_end;
 use crate::options::CallOptions;
 use crate::permits::Permits;
 use crate::plane::{Operation, Transport};
 use crate::stats::ThreadStats;
 use crate::streaming::{self, ClientEnd, Route, StreamReceiver, StreamSender};
+use crate::threads;
+use crate::trace::{self, ClientSpan};
 use crate::wait::block_on;
 
 /// Calls outstanding on a channel unless its builder sets another number.
@@ -129,16 +133,18 @@ impl ChannelBuilder {
     }
 
     fn on(self, transport: Box<dyn Transport>, settings: Option<Self>) -> Channel {
+        let shared = Arc::new(Shared {
+            transport,
+            address: self.address,
+            permits: Permits::new(self.capacity),
+            fail_when_full: self.fail_when_full,
+            process: forks(),
+            settings,
+            in_child: OnceLock::new(),
+        });
+        threads::add_channel(&shared);
         Channel {
-            shared: Arc::new(Shared {
-                transport,
-                address: self.address,
-                permits: Permits::new(self.capacity),
-                fail_when_full: self.fail_when_full,
-                process: forks(),
-                settings,
-                in_child: OnceLock::new(),
-            }),
+            shared,
             interceptors: Interceptors::default(),
         }
     }
@@ -263,6 +269,8 @@ impl Channel {
 #[must_use = "dropping the future cancels the call"]
 pub struct ChannelCall<P: Message> {
     raw: RawCall,
+    /// If the call is in a trace.
+    span: Option<Box<ClientSpan>>,
     response: PhantomData<fn() -> P>,
 }
 
@@ -270,6 +278,7 @@ impl<P: Message> ChannelCall<P> {
     fn of(raw: RawCall) -> Self {
         Self {
             raw,
+            span: None,
             response: PhantomData,
         }
     }
@@ -285,9 +294,14 @@ impl<P: Message> Future for ChannelCall<P> {
     type Output = Result<Response<P>, Status>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.raw
-            .poll(cx)
-            .map(|result| result.and_then(|(bytes, encoding)| Response::receive(bytes, encoding)))
+        let Poll::Ready(result) = self.raw.poll(cx) else {
+            return Poll::Pending;
+        };
+        let result = result.and_then(|(bytes, encoding)| Response::receive(bytes, encoding));
+        if let Some(span) = self.span.take() {
+            span.end(&result);
+        }
+        Poll::Ready(result)
     }
 }
 
@@ -313,9 +327,14 @@ impl Caller for Channel {
                 return ChannelCall::of(RawCall::failed(&self.shared, status));
             }
         };
+        let mut options = options;
+        let span = trace::begin_call(method.path, &shared.address, &mut options);
         let mut call = options.into_owned().outgoing(method);
         call.message.payload = prepare(request, call.message.headroom);
-        ChannelCall::of(RawCall::intercepted(shared, &self.interceptors, call))
+        ChannelCall {
+            span,
+            ..ChannelCall::of(RawCall::intercepted(shared, &self.interceptors, call))
+        }
     }
 
     fn streams<Q: Message, P: Message>(
@@ -326,11 +345,15 @@ impl Caller for Channel {
     ) -> (StreamSender<Q>, StreamReceiver<P>) {
         let options = options
             .merged(own)
-            .and_then(|options| begin_stream(&self.interceptors, method, options.into_owned()));
+            .and_then(|options| begin_stream(&self.interceptors, method, options.into_owned()))
+            .map(Cow::Owned);
         streaming::halves(match (self.here(), options) {
-            (Ok(shared), Ok(options)) => {
+            (Ok(shared), Ok(mut options)) => {
+                let traced = trace::begin_stream(method.path, &shared.address, &mut options);
+                let options = options.into_owned();
                 let route = Route::Channel(Arc::clone(shared));
-                ClientEnd::new(route, method, options)
+                let end = ClientEnd::new(route, method, options);
+                client_end(traced(end), &shared.address, method)
             }
             (Err(status), _) | (_, Err(status)) => {
                 let route = Route::Channel(Arc::clone(&self.shared));

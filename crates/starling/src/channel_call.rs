@@ -11,6 +11,7 @@ use crate::call_cell::CallCell;
 use crate::channel::{Channel, ChannelBuilder};
 use crate::driver::DeadlineWaker;
 use crate::interceptor::{BoxFuture, Interceptors, call_through};
+use crate::metrics;
 use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
 
@@ -52,6 +53,8 @@ struct Queued {
     operation: Operation,
     listener: Option<PermitListener>,
     timer: DeadlineTimer,
+    /// When it began to wait, if that is measured.
+    since: Option<Instant>,
 }
 
 /// Has the transport wake a caller at its deadline.
@@ -125,6 +128,7 @@ impl RawCall {
                 operation,
                 listener: None,
                 timer: DeadlineTimer::default(),
+                since: metrics::is_enabled().then(Instant::now),
             }));
         }
         call
@@ -186,6 +190,11 @@ impl RawCall {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(permit) => permit,
             };
+            if let Some(since) = queued.since {
+                let ended = permit.as_ref().err().map(Status::code);
+                let address = &self.shared.address;
+                metrics::record_queue(address, &queued.operation, since.elapsed(), ended);
+            }
             let queued = std::mem::replace(&mut self.progress, Progress::Ended);
             match (permit, queued) {
                 (Ok(()), Progress::Queued(queued)) => self.start(queued.operation),

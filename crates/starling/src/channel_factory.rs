@@ -39,6 +39,11 @@ impl ChannelFactory {
         })
     }
 
+    /// The address that the device is bound to, or was made to reach.
+    pub(crate) fn own(&self) -> &Address {
+        &self.own
+    }
+
     /// A channel to an address. All channels to one address share a connection.
     pub(crate) fn channel(&self, address: &str) -> Result<LocalChannel, Error> {
         let address = Address::parse(address)?;

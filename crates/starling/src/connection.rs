@@ -39,6 +39,7 @@ use crate::binding::{self, IdHasher};
 use crate::channel_state::{ChannelState, StateCell};
 use crate::executor::Executor;
 use crate::lookup;
+use crate::metrics::ClientMetrics;
 
 /// The pause after the first failure.
 const BACKOFF_MIN_NS: u64 = 10_000_000;
@@ -61,6 +62,17 @@ enum Phase {
         until_ns: u64,
         error: Status,
     },
+}
+
+impl Phase {
+    fn channel_state(&self) -> ChannelState {
+        match self {
+            Self::Idle => ChannelState::Idle,
+            Self::Resolving | Self::Wanted | Self::Opening(_) => ChannelState::Connecting,
+            Self::Open(_) => ChannelState::Ready,
+            Self::Down { .. } => ChannelState::TransientFailure,
+        }
+    }
 }
 
 /// How messages of a method are encoded in the current session.
@@ -129,14 +141,22 @@ pub(crate) struct Connection {
     executor: Arc<Executor>,
     /// Weak, because the queue owns the connections in it.
     queue: Weak<PollQueue>,
+    /// Of its calls, if they are measured.
+    pub(crate) metrics: Option<Arc<ClientMetrics>>,
     state: Mutex<State>,
     /// Counts the changes of phase, suspicion and bindings, before each, with the lock.
     version: AtomicU64,
 }
 
 impl Connection {
-    pub(crate) fn new(address: Address, executor: Arc<Executor>, queue: Weak<PollQueue>) -> Self {
+    pub(crate) fn new(
+        address: Address,
+        executor: Arc<Executor>,
+        queue: Weak<PollQueue>,
+        metrics: Option<Arc<ClientMetrics>>,
+    ) -> Self {
         Self {
+            metrics,
             address,
             executor,
             queue,
@@ -156,6 +176,11 @@ impl Connection {
 
     pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Where it stands.
+    pub(crate) fn state(&self) -> ChannelState {
+        self.state.lock().phase.channel_state()
     }
 
     /// Publishes its state to other threads from now on.
@@ -478,12 +503,7 @@ impl Connection {
     fn notify(&self) {
         let mut state = self.state.lock();
         if let Some(published) = &state.published {
-            published.set(match state.phase {
-                Phase::Idle => ChannelState::Idle,
-                Phase::Resolving | Phase::Wanted | Phase::Opening(_) => ChannelState::Connecting,
-                Phase::Open(_) => ChannelState::Ready,
-                Phase::Down { .. } => ChannelState::TransientFailure,
-            });
+            published.set(state.phase.channel_state());
         }
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);

@@ -16,14 +16,18 @@ use parking_lot::Mutex;
 use starling_endpoint::SessionState;
 
 use crate::address::Address;
+use crate::channel_state::ChannelState;
 use crate::connection::{Connection, PollQueue};
 use crate::device::{Device, Raw};
 use crate::executor::Executor;
+use crate::metrics::ClientMetrics;
 
 pub(crate) struct Connections {
     executor: Arc<Executor>,
     queue: Weak<PollQueue>,
     all: Mutex<Vec<Weak<Connection>>>,
+    /// The metrics of calls by address, while a connection has them.
+    metrics: Mutex<HashMap<Address, Weak<ClientMetrics>>>,
     /// Connections that are found by their address. They stay for the life of the endpoint.
     shared: Mutex<HashMap<Address, Arc<Connection>>>,
 }
@@ -34,6 +38,7 @@ impl Connections {
             executor: Arc::clone(executor),
             queue: Arc::downgrade(queue),
             all: Mutex::default(),
+            metrics: Mutex::default(),
             shared: Mutex::default(),
         })
     }
@@ -41,11 +46,24 @@ impl Connections {
     /// A connection of the caller's own. Its session is closed with the last reference.
     pub(crate) fn open(&self, address: Address) -> Arc<Connection> {
         let (executor, queue) = (Arc::clone(&self.executor), Weak::clone(&self.queue));
-        let connection = Arc::new(Connection::new(address, executor, queue));
+        let metrics = self.metrics(&address);
+        let connection = Arc::new(Connection::new(address, executor, queue, metrics));
         let mut all = self.all.lock();
         all.retain(|connection| connection.strong_count() > 0);
         all.push(Arc::downgrade(&connection));
         connection
+    }
+
+    /// The metrics of calls to this address, if they are enabled.
+    fn metrics(&self, address: &Address) -> Option<Arc<ClientMetrics>> {
+        let mut known = self.metrics.lock();
+        if let Some(metrics) = known.get(address).and_then(Weak::upgrade) {
+            return Some(metrics);
+        }
+        let metrics = Arc::new(ClientMetrics::of(address.as_str(), &self.executor)?);
+        known.retain(|_, metrics| metrics.strong_count() > 0);
+        known.insert(address.clone(), Arc::downgrade(&metrics));
+        Some(metrics)
     }
 
     /// The connection to an address that all futures of this thread share.
@@ -55,6 +73,16 @@ impl Connections {
             .entry(address)
             .or_insert_with_key(|address| self.open(address.clone()));
         Arc::clone(connection)
+    }
+
+    /// The addresses of at most so many connections, and where each stands.
+    pub(crate) fn states(&self, most: usize) -> Vec<(String, ChannelState)> {
+        let all: Vec<_> = (self.all.lock().iter())
+            .filter_map(Weak::upgrade)
+            .take(most)
+            .collect();
+        let state = |it: Arc<Connection>| (it.address().to_string(), it.state());
+        all.into_iter().map(state).collect()
     }
 
     /// Between two turns: opens sessions, and gives connections the state of theirs.

@@ -18,11 +18,13 @@ use crate::connections::Connections;
 use crate::device::{Device, Raw};
 use crate::error::Error;
 use crate::executor::Executor;
+use crate::metrics::TurnEnds;
 use crate::registry::Registry;
 use crate::server::serve_on;
 use crate::stats::ThreadStats;
 use crate::streaming::Streams;
-use crate::wait::InTurn;
+use crate::threads::{self, Questions, ThreadRole};
+use crate::wait::{InTurn, Runs};
 
 pub(crate) struct Core<I: Device> {
     pub(crate) raw: Raw<I>,
@@ -31,6 +33,10 @@ pub(crate) struct Core<I: Device> {
     pub(crate) protocol: ProtocolConfig,
     /// Of an endpoint that serves: the streams of its clients.
     pub(crate) streams: Option<Arc<Streams>>,
+    /// What others want to know.
+    pub(crate) questions: Arc<Questions>,
+    /// If metrics are enabled.
+    turn_ends: Option<TurnEnds>,
     queue: Arc<PollQueue>,
     /// Client sessions of the endpoint that had ended when the connections were last polled.
     ended_seen: u64,
@@ -45,7 +51,9 @@ impl<I: Device> Core<I> {
     ) -> Result<Self, Error> {
         let (secrets, seed) = secrets()?;
         let raw = Raw::new(io, clock.clone(), config.clone(), secrets)?;
-        let executor = Executor::new(raw.local(), clock, seed);
+        let turn_ends = TurnEnds::of_endpoint();
+        let turns = turn_ends.as_ref().map(|ends| Arc::clone(&ends.turns));
+        let executor = Executor::new(raw.local(), clock, seed, turns);
         let queue = Arc::new(PollQueue::default());
         let connections = Connections::new(&executor, &queue);
         let woken = Arc::new(Woken {
@@ -58,6 +66,8 @@ impl<I: Device> Core<I> {
             connections,
             protocol: config.protocol.clone(),
             streams: None,
+            questions: Arc::default(),
+            turn_ends,
             queue,
             ended_seen: 0,
             woken,
@@ -67,14 +77,35 @@ impl<I: Device> Core<I> {
     /// One turn of the endpoint, and then of its connections.
     #[inline]
     pub(crate) fn turn(&mut self) -> Result<Turn, IoError> {
-        let in_turn = InTurn::begin();
-        let mut turn = self.raw.poll()?;
+        let in_turn = InTurn::begin(&self.executor);
+        let turn = self.raw.poll();
         drop(in_turn);
+        self.end_turn();
+        let mut turn = turn?;
+        if self.questions.is_pending() {
+            self.answer_questions();
+        }
         if self.poll_connections() {
             // Another turn flushes what the connections sent, before the thread may sleep.
             turn.events += 1;
         }
         Ok(turn)
+    }
+
+    /// Counts the calls of a turn that has ended, if they are measured.
+    #[inline]
+    fn end_turn(&mut self) {
+        if let Some(ends) = &mut self.turn_ends
+            && ends.are_due()
+        {
+            ends.end(|| self.executor.now_ns().saturating_sub(self.raw.turn_ns()));
+        }
+    }
+
+    #[cold]
+    fn answer_questions(&mut self) {
+        let questions = Arc::clone(&self.questions);
+        questions.answer(|wanted| self.report(wanted));
     }
 
     /// Polls the connections if one of them is queued or a session has ended. Returns whether
@@ -89,6 +120,12 @@ impl<I: Device> Core<I> {
         }
         let sessions_ended = ended != std::mem::replace(&mut self.ended_seen, ended);
         (self.connections).poll(&self.queue, &mut self.raw, sessions_ended)
+    }
+
+    /// Adds the endpoint to those of the process that may be asked what they have.
+    pub(crate) fn be_known(&self, role: ThreadRole) {
+        let waker = self.raw.waker();
+        threads::add(role, &self.questions, move || waker.wake());
     }
 
     /// Waits as the endpoint does, unless a connection has to be polled.
@@ -111,14 +148,17 @@ impl<I: Device> Core<I> {
 
     /// Runs until `future` is ready.
     fn block_on(&mut self, mut future: Pin<&mut dyn Future<Output = ()>>) -> Result<(), IoError> {
+        let _runs = Runs::begin(&self.executor);
         let waker = Waker::from(Arc::clone(&self.woken));
         let mut cx = Context::from_waker(&waker);
         self.woken.flag.store(true, Ordering::Relaxed);
         loop {
             if self.woken.flag.load(Ordering::Acquire) {
                 self.woken.flag.store(false, Ordering::Relaxed);
+                self.raw.share_turn_time();
                 // The poll that follows sees what a wake between the load and the store announces.
                 if future.as_mut().poll(&mut cx).is_ready() {
+                    self.end_turn();
                     return Ok(());
                 }
                 self.poll_connections();
@@ -172,6 +212,7 @@ pub(crate) trait AnyCore: Send {
     fn drain(&mut self, timeout: Duration) -> Result<bool, IoError>;
     fn waker(&self) -> Arc<dyn Wake>;
     fn local_address(&self) -> String;
+    fn be_known(&self, role: ThreadRole);
     fn endpoint_stats(&self) -> Stats;
     fn report(&self) -> DeviceReport;
     /// The `Core` of its device.
@@ -227,6 +268,10 @@ impl<I: Device> AnyCore for Core<I> {
 
     fn local_address(&self) -> String {
         self.raw.local_address()
+    }
+
+    fn be_known(&self, role: ThreadRole) {
+        self.be_known(role);
     }
 
     fn endpoint_stats(&self) -> Stats {

@@ -13,6 +13,7 @@
 mod command;
 mod deadline_waker;
 mod event_loop;
+mod measures;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod transport;
@@ -31,6 +32,7 @@ use crate::address::Address;
 use crate::error::Error;
 use crate::plane::{CallHandle, Reply, stopped};
 use crate::stats::ThreadStats;
+use crate::threads::{self, ThreadRole};
 use crate::wait::{block_on, drive_while_blocked};
 
 pub(crate) use command::Command;
@@ -91,8 +93,15 @@ impl Driver {
             #[cfg(feature = "tokio")]
             descriptor,
             memory,
+            questions,
         } = (address.device()).event_loop(address, clock.clone(), config)?;
         let shared = Arc::new(SharedLoop::new(event_loop, waker, clock));
+        let asked = Arc::downgrade(&shared);
+        threads::add(ThreadRole::Channels, &questions, move || {
+            if let Some(shared) = asked.upgrade() {
+                shared.drive_once();
+            }
+        });
         let kept = Arc::clone(&shared);
         let keeper = std::thread::Builder::new()
             .name(format!("starling-{}", address.scheme()))

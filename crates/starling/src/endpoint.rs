@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::health::{EndOnDrop, Health};
 use crate::local::LocalChannel;
 use crate::settings::{Settings, settings_methods};
+use crate::threads::ThreadRole;
 
 /// One thread's endpoint: it serves and calls, runs to completion, and takes no locks.
 ///
@@ -203,6 +204,7 @@ impl EndpointBuilder {
             core.serve(&registry, &channels, &workers)?;
             registry.health.begin();
         }
+        core.be_known(ThreadRole::Endpoint);
         let health = EndOnDrop(registry.health.clone());
         Ok(Endpoint {
             health,

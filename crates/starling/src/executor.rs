@@ -6,17 +6,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use starling_endpoint::LocalHandle;
 use starling_io::{Clock, MonotonicClock};
 
+use crate::metrics::Turns;
+
 pub(crate) struct Executor {
     pub(crate) local: LocalHandle,
+    /// For what the endpoint's thread counts at the end of a turn, if metrics are enabled.
+    pub(crate) turns: Option<Arc<Turns>>,
     clock: MonotonicClock,
     /// State of the generator for jitter.
     random: AtomicU64,
 }
 
 impl Executor {
-    pub(crate) fn new(local: LocalHandle, clock: MonotonicClock, seed: u64) -> Arc<Self> {
+    pub(crate) fn new(
+        local: LocalHandle,
+        clock: MonotonicClock,
+        seed: u64,
+        turns: Option<Arc<Turns>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             local,
+            turns,
             clock,
             random: AtomicU64::new(seed | 1),
         })

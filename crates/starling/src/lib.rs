@@ -232,6 +232,27 @@
 //! *A token with each call*, and a server that asks for it: an [`Interceptor`] at each end, as in
 //! `examples/token.rs`. Nothing is encrypted, so this is for trusted networks.
 //!
+//! *Metrics beside those of another library*: their text is one. With OpenMetrics, insert it before `# EOF`.
+//!
+//! ```
+//! # fn gather() -> String { String::new() }
+//! let page = gather() + &starling::metrics::prometheus();
+//! # drop(page);
+//! ```
+//!
+//! *Only processes of one user*, over `shm`: an [`Interceptor`] that looks at `call.peer()`, or a handler:
+//!
+//! ```
+//! # use starling::{Request, Status};
+//! # use starling_test_protos::hello::HelloRequest;
+//! # fn check(request: &Request<'_, HelloRequest>, allowed: u32) -> Result<(), Status> {
+//! match request.peer().process().and_then(|process| process.uid) {
+//!     Some(uid) if uid == allowed => Ok(()),
+//!     _ => Err(Status::permission_denied(format!("not for {}", request.peer()))),
+//! }
+//! # }
+//! ```
+//!
 //! *Several servers*, each of which has a part of the keys: a channel for each. They share one endpoint
 //! and its threads.
 //!
@@ -276,7 +297,6 @@
 //! | encryption and authentication | trusted networks only; a token in metadata |
 //! | retries, hedging, balancing | an interceptor of your own; [`Status::may_have_run`] says what may be made again |
 //! | gRPC, the managed service | a server of your own beside it; both are planned |
-//! | metrics and tracing spans | [`ServerHandle::stats`], [`Channel::stats`] |
 //! | `proto2` and editions | `syntax = "proto3"` |
 //!
 //! # Stats
@@ -285,6 +305,24 @@
 //! session protocol has done and dropped ([`ProtocolStats`]), and what its device has counted: which
 //! datagrams were dropped and why, what took the slow path, and in which mode an interface works
 //! ([`DeviceReport`], which has a table of the names). `starling serve` prints the same.
+//!
+//! # Metrics, traces, introspection
+//!
+//! [`metrics::enable`] has servers and channels that are made afterwards measured: durations, sizes and statuses of
+//! each method, for Prometheus ([`metrics::prometheus`], [`metrics::serve`]) or for the program
+//! ([`metrics::snapshot`]). [`trace::enable`] has them take part in traces, with spans of the crate `tracing` and
+//! W3C trace context in metadata. The crate `starling-otlp` sends both to a collector. What is not enabled costs
+//! nothing.
+//!
+//! Every server has [`introspection`], which `starling inspect` asks for: threads, sessions, channels and calls
+//! of its process, without the contents of messages. [`ServerBuilder::introspection`] and
+//! [`ServerBuilder::reflection`] switch these services off.
+//!
+//! # Who calls
+//!
+//! `peer()` of a request, of a [`NestedContext`] and of an [`InterceptedCall`] is the caller: its address, and
+//! over `shm` its process, user and group. `is_cancelled()` and `cancelled()` say when nobody waits for the call
+//! any more.
 //!
 //! # Health
 //!
@@ -322,9 +360,11 @@ mod error;
 mod executor;
 pub mod health;
 mod interceptor;
+pub mod introspection;
 mod local;
 mod lookup;
 mod message;
+pub mod metrics;
 mod nested;
 mod options;
 mod permits;
@@ -338,6 +378,8 @@ mod service;
 mod settings;
 mod stats;
 mod streaming;
+mod threads;
+pub mod trace;
 mod wait;
 
 pub use address::{Address, AddressError};

@@ -1,5 +1,6 @@
 //! Calls from the thread that owns an endpoint: the shortest path.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use starling_endpoint::{Encoding, MethodId, Msgbuf, Status, unsent_message};
+use starling_endpoint::{Code, Encoding, MethodId, Msgbuf, OwnedMessage, Status, unsent_message};
 use starling_message::{Message, MethodDescriptor};
 
 use crate::caller::Caller;
@@ -15,10 +16,12 @@ use crate::channel::{Channel, ChannelCall};
 use crate::connection::Connection;
 use crate::executor::Executor;
 use crate::message::{Response, prepare};
+use crate::metrics::{LocalMeasure, Measured, begin_local, client_end, end_local};
 use crate::options::CallOptions;
 use crate::plane::CallResult;
 use crate::retry::{Attempt, call_when_ready, is_retryable};
 use crate::streaming::{self, ClientEnd, StreamReceiver, StreamSender};
+use crate::trace::{self, ClientSpan};
 
 /// A connection of one [`Endpoint`](crate::Endpoint), for use in the endpoint's thread:
 /// `KvClient::new(endpoint.channel("shm://kv")?)`. Cheap to clone; all channels of an endpoint to
@@ -102,10 +105,11 @@ impl Caller for LocalChannel {
         options: &CallOptions,
         own: Option<&CallOptions>,
     ) -> LocalCall<P> {
-        let options = match options.merged(own) {
+        let mut options = match options.merged(own) {
             Ok(options) => options,
             Err(status) => {
-                return LocalCall(State::Slow(Box::pin(std::future::ready(Err(status)))));
+                let call: SlowCall = Box::pin(std::future::ready(Err(status)));
+                return LocalCall(State::Slow { call, span: None });
             }
         };
         let timeout = self.timeout(&options);
@@ -120,6 +124,8 @@ impl Caller for LocalChannel {
                 return LocalCall(State::Elsewhere(call));
             }
         };
+        let address = connection.address().as_str();
+        let span = trace::begin_call(method.path, address, &mut options);
         if let Some((session, Encoding::Native)) = connection.ready(method.id) {
             let origin = Origin {
                 method,
@@ -134,6 +140,8 @@ impl Caller for LocalChannel {
                 },
                 connection: Arc::clone(connection),
                 executor: Arc::clone(&self.executor),
+                measured: begin_local(connection, &self.executor, method, request),
+                span,
             };
             let options = options.lower(Encoding::Native, timeout);
             let (head, tail) = request.parts();
@@ -157,10 +165,15 @@ impl Caller for LocalChannel {
         };
         let mut call = options.outgoing(method);
         call.message.payload = prepare(request, call.message.headroom);
+        let measured = begin_local(connection, &self.executor, method, request);
         let (connection, executor) = (Arc::clone(connection), Arc::clone(&self.executor));
-        LocalCall(State::Slow(Box::pin(async move {
-            call_when_ready(&connection, &executor, call, Attempt::First).await
-        })))
+        // Outside of the future, which may be dropped before it is polled.
+        let measure = LocalMeasure::new(&connection, &executor, method, measured);
+        let call = Box::pin(async move {
+            let result = call_when_ready(&connection, &executor, call, Attempt::First).await;
+            measure.end(result)
+        });
+        LocalCall(State::Slow { call, span })
     }
 
     fn streams<Q: Message, P: Message>(
@@ -173,18 +186,22 @@ impl Caller for LocalChannel {
             Ok(options) => (options.into_owned(), None),
             Err(status) => (CallOptions::default(), Some(status)),
         };
-        let options = CallOptions {
+        let mut options = Cow::Owned(CallOptions {
             timeout: self.timeout(&options),
             ..options
-        };
-        let route = match &self.route {
+        });
+        let connection = match &self.route {
             Route::Elsewhere(channel) => return channel.streams(method, &options, None),
-            Route::Here(connection) => {
-                streaming::Route::Local(Arc::clone(connection), Arc::clone(&self.executor))
-            }
+            Route::Here(connection) => connection,
         };
+        let route = streaming::Route::Local(Arc::clone(connection), Arc::clone(&self.executor));
         streaming::halves(match failure {
-            None => ClientEnd::new(route, method, options),
+            None => {
+                let address = connection.address().as_str();
+                let traced = trace::begin_stream(method.path, address, &mut options);
+                let end = ClientEnd::new(route, method, options.into_owned());
+                client_end(traced(end), address, method)
+            }
             Some(status) => ClientEnd::failed(route, method, status),
         })
     }
@@ -198,11 +215,43 @@ struct Origin {
     at_ns: u64,
     connection: Arc<Connection>,
     executor: Arc<Executor>,
+    measured: Option<Measured>,
+    /// If the call is in a trace.
+    span: Option<Box<ClientSpan>>,
 }
 
 impl Origin {
+    #[inline]
+    fn is_observed(&self) -> bool {
+        self.measured.is_some() || self.span.is_some()
+    }
+
+    /// The call has ended, with the bytes of its response or with a code.
+    fn end_measure(&mut self, result: Result<usize, Code>) {
+        if let Some(measured) = self.measured.take() {
+            let (connection, executor) = (&self.connection, &self.executor);
+            end_local(connection, executor, self.method, measured, result);
+        }
+    }
+
+    #[cold]
+    fn cancelled(&mut self) {
+        self.end_measure(Err(Code::Cancelled));
+    }
+
+    /// The response of a call that is measured or in a trace.
+    #[inline(never)]
+    fn receive_observed<P: Message>(
+        &mut self,
+        response: OwnedMessage,
+    ) -> Result<Response<P>, Status> {
+        self.end_measure(Ok(response.body().len()));
+        let received = Response::receive(response, Encoding::Native);
+        end_span(&mut self.span, received)
+    }
+
     /// Makes the call again, which was never sent.
-    fn call_again(&self, message: Msgbuf) -> SlowCall {
+    fn call_again(&mut self, message: Msgbuf) -> SlowCall {
         let left = self.options.timeout.map(|timeout| {
             let passed_ns = self.executor.now_ns().saturating_sub(self.at_ns);
             timeout.saturating_sub(Duration::from_nanos(passed_ns))
@@ -217,8 +266,30 @@ impl Origin {
         call.message.headroom = first.header_len();
         call.message.payload = message;
         let (connection, executor) = (Arc::clone(&self.connection), Arc::clone(&self.executor));
-        Box::pin(async move { call_when_ready(&connection, &executor, call, Attempt::Last).await })
+        let (method, measured) = (self.method, self.measured.take());
+        let measure = LocalMeasure::new(&connection, &executor, method, measured);
+        Box::pin(async move {
+            let result = call_when_ready(&connection, &executor, call, Attempt::Last).await;
+            measure.end(result)
+        })
     }
+}
+
+impl Drop for Origin {
+    #[inline]
+    fn drop(&mut self) {
+        if self.measured.is_some() {
+            self.cancelled();
+        }
+    }
+}
+
+/// Ends the span of a call that has this result, if it has one.
+fn end_span<T>(span: &mut Option<Box<ClientSpan>>, result: Result<T, Status>) -> Result<T, Status> {
+    if let Some(span) = span.take() {
+        span.end(&result);
+    }
+    result
 }
 
 type SlowCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
@@ -230,7 +301,10 @@ enum State<P: Message> {
         origin: Origin,
     },
     /// The connection has to be opened, or the server has another version of the schema.
-    Slow(SlowCall),
+    Slow {
+        call: SlowCall,
+        span: Option<Box<ClientSpan>>,
+    },
     Elsewhere(ChannelCall<P>),
 }
 
@@ -246,6 +320,9 @@ impl<P: Message> Future for LocalCall<P> {
         if let State::Fast { call, origin } = &mut self.0 {
             let mut status = match Pin::new(call).poll(cx) {
                 Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(response)) if origin.is_observed() => {
+                    return Poll::Ready(origin.receive_observed(response));
+                }
                 Poll::Ready(Ok(response)) => {
                     return Poll::Ready(Response::receive(response, Encoding::Native));
                 }
@@ -254,15 +331,23 @@ impl<P: Message> Future for LocalCall<P> {
             origin.connection.suspect(status.code());
             match unsent_message(&mut status) {
                 Some(message) if is_retryable(&status) => {
-                    self.0 = State::Slow(origin.call_again(message));
+                    self.0 = State::Slow {
+                        call: origin.call_again(message),
+                        span: origin.span.take(),
+                    };
                 }
-                _ => return Poll::Ready(Err(status)),
+                _ => {
+                    origin.end_measure(Err(status.code()));
+                    return Poll::Ready(end_span(&mut origin.span, Err(status)));
+                }
             }
         }
         match &mut self.0 {
             State::Fast { .. } => unreachable!("it has ended"),
-            State::Slow(call) => call.as_mut().poll(cx).map(|result| {
-                result.and_then(|(bytes, encoding)| Response::receive(bytes, encoding))
+            State::Slow { call, span } => call.as_mut().poll(cx).map(|result| {
+                let received =
+                    result.and_then(|(bytes, encoding)| Response::receive(bytes, encoding));
+                end_span(span, received)
             }),
             State::Elsewhere(call) => Pin::new(call).poll(cx),
         }

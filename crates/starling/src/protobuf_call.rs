@@ -1,5 +1,6 @@
 //! Calls without generated code: a path, and messages in protobuf.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -13,6 +14,7 @@ use crate::channel::Channel;
 use crate::channel_call::RawCall;
 use crate::options::CallOptions;
 use crate::plane::OutgoingCall;
+use crate::trace::{self, ClientSpan};
 use crate::wait::block_on;
 
 impl Channel {
@@ -21,10 +23,16 @@ impl Channel {
     pub fn call_protobuf(&self, path: &str, request: &[u8], options: &CallOptions) -> ProtobufCall {
         let shared = match self.here() {
             Ok(shared) => shared,
-            Err(status) => return ProtobufCall(RawCall::failed(self.shared(), status)),
+            Err(status) => {
+                return ProtobufCall {
+                    raw: RawCall::failed(self.shared(), status),
+                    span: None,
+                };
+            }
         };
-        let options = options.clone();
-        let (mut message, wait_for_ready) = options.describe(
+        let mut options = Cow::Borrowed(options);
+        let span = trace::begin_call(path, &shared.address, &mut options);
+        let (mut message, wait_for_ready) = options.into_owned().describe(
             MethodPath::Owned(Arc::from(path)),
             method_id(path),
             Encoding::Protobuf,
@@ -37,13 +45,20 @@ impl Channel {
             types: None,
             wait_for_ready,
         };
-        ProtobufCall(RawCall::intercepted(shared, self.interceptors(), call))
+        ProtobufCall {
+            raw: RawCall::intercepted(shared, self.interceptors(), call),
+            span,
+        }
     }
 }
 
 /// A call of [`Channel::call_protobuf`]. Dropping it cancels the call.
 #[must_use = "dropping the future cancels the call"]
-pub struct ProtobufCall(RawCall);
+pub struct ProtobufCall {
+    raw: RawCall,
+    /// If the call is in a trace.
+    span: Option<Box<ClientSpan>>,
+}
 
 impl ProtobufCall {
     /// Waits for the call. This thread drives the channel's endpoint meanwhile, or sleeps, so this is not
@@ -57,8 +72,13 @@ impl Future for ProtobufCall {
     type Output = Result<ProtobufResponse, Status>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let result = self.0.poll(cx);
-        result.map(|result| result.map(|(message, _)| ProtobufResponse(message)))
+        let Poll::Ready(result) = self.raw.poll(cx) else {
+            return Poll::Pending;
+        };
+        if let Some(span) = self.span.take() {
+            span.end(&result);
+        }
+        Poll::Ready(result.map(|(message, _)| ProtobufResponse(message)))
     }
 }
 

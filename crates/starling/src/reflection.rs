@@ -10,6 +10,7 @@ mod generated;
 use starling_endpoint::Status;
 use starling_message::{MethodDescriptor, ServiceDescriptor};
 
+use crate::binding::schema_of;
 use crate::message::Request;
 
 pub use generated::*;
@@ -22,13 +23,27 @@ pub(crate) fn bind_method() -> &'static MethodDescriptor {
 /// Implements reflection for the services of one server.
 pub(crate) struct Catalog {
     services: Vec<&'static ServiceDescriptor>,
+    /// Whether clients may ask for what they do not know.
+    is_open: bool,
 }
 
 impl Catalog {
-    pub(crate) fn new(services: &[&'static ServiceDescriptor]) -> Self {
+    pub(crate) fn new(services: &[&'static ServiceDescriptor], is_open: bool) -> Self {
         let mut services = services.to_vec();
         services.push(&REFLECTION_SERVICE);
-        Self { services }
+        Self { services, is_open }
+    }
+
+    /// # Errors
+    /// UNIMPLEMENTED if the server does not describe itself, as gRPC's servers without reflection.
+    fn check_open(&self) -> Result<(), Status> {
+        match self.is_open {
+            true => Ok(()),
+            false => Err(Status::unimplemented(
+                "the server does not describe its services: use the .proto file, or have the \
+                 server built with `ServerBuilder::reflection(true)`",
+            )),
+        }
     }
 }
 
@@ -45,6 +60,11 @@ impl Reflection for Catalog {
             .and_then(|path| path.split_once('/'))
             .and_then(|(name, _)| self.services.iter().find(|service| service.name == name));
         let Some(service) = service else {
+            if !self.is_open {
+                return Err(Status::unimplemented(format!(
+                    "{path}: the server has no such service"
+                )));
+            }
             let names: Vec<_> = self.services.iter().map(|service| service.name).collect();
             return Err(Status::unimplemented(format!(
                 "{path}: the server has no such service; it has {}",
@@ -62,7 +82,11 @@ impl Reflection for Catalog {
         {
             response.set_identical(true);
         } else {
-            response.set_schema(service.schema);
+            match self.is_open {
+                true => response.set_schema(service.schema),
+                // Of this method only.
+                false => response.set_schema(&schema_of(method).to_bytes()),
+            }
         }
         Ok(())
     }
@@ -72,6 +96,7 @@ impl Reflection for Catalog {
         _request: Request<'_, ListServicesRequest>,
         mut response: ListServicesResponseMut<'_>,
     ) -> Result<(), Status> {
+        self.check_open()?;
         let mut summaries = response.services_mut();
         for service in &self.services {
             let mut summary = summaries.push_default();
@@ -90,6 +115,7 @@ impl Reflection for Catalog {
         request: Request<'_, DescribeServiceRequest>,
         mut response: DescribeServiceResponseMut<'_>,
     ) -> Result<(), Status> {
+        self.check_open()?;
         let name = request.message().name();
         let service = self.services.iter().find(|service| service.name == name);
         let service = service

@@ -13,12 +13,15 @@ use starling_message::{Message, MethodDescriptor, Mode, ServiceDescriptor};
 use crate::error::Error;
 use crate::health::{HEALTH_SERVICE, Health, health_server};
 use crate::interceptor::{Intercepted, Interceptor, Interceptors};
+use crate::introspection::introspection_server;
 use crate::message::{OwnedRequest, Request, respond, serve};
+use crate::metrics::{self, MeasuredMethod};
 use crate::nested::NestedContext;
 use crate::plane::{ListenerContext, Method, MethodHandler, ServerStreamEnd};
 use crate::reflection::{Catalog, ReflectionServer, bind_method};
 use crate::service::{Registrar, Service};
 use crate::streaming::{StreamLimits, StreamReceiver, StreamSender};
+use crate::trace::{self, TracedMethod};
 
 /// The future of a nested handler, as [`ServerBuilder::nested_executor`] gets it.
 ///
@@ -29,7 +32,6 @@ pub type HandlerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) type SpawnTask = Arc<dyn Fn(HandlerTask) + Send + Sync>;
 
 /// All methods of a server.
-#[derive(Default)]
 pub(crate) struct Registry {
     services: Vec<&'static ServiceDescriptor>,
     methods: Vec<Box<dyn Method>>,
@@ -37,6 +39,10 @@ pub(crate) struct Registry {
     has_workers: bool,
     /// The services that are added now come with every server.
     is_built_in: bool,
+    /// Clients may ask what the process does.
+    pub(crate) has_introspection: bool,
+    /// Clients may ask for a description of the services.
+    pub(crate) has_reflection: bool,
     /// The statuses of the services.
     pub(crate) health: Health,
     /// Where nested handlers run. In the dispatch thread if this is `None`.
@@ -46,6 +52,25 @@ pub(crate) struct Registry {
     /// Around all methods.
     interceptors: Interceptors,
     error: Option<Error>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self {
+            services: Vec::new(),
+            methods: Vec::new(),
+            by_id: HashMap::new(),
+            has_workers: false,
+            is_built_in: false,
+            has_introspection: true,
+            has_reflection: true,
+            health: Health::default(),
+            spawn: None,
+            streams: StreamLimits::default(),
+            interceptors: Interceptors::default(),
+            error: None,
+        }
+    }
 }
 
 impl Registry {
@@ -86,6 +111,12 @@ impl Registry {
         }));
     }
 
+    /// Puts something around all methods and their interceptors.
+    fn wrap(&mut self, wrap: impl Fn(Box<dyn Method>) -> Box<dyn Method>) {
+        let methods = std::mem::take(&mut self.methods);
+        self.methods = methods.into_iter().map(wrap).collect();
+    }
+
     /// Whether no service was added.
     pub(crate) fn is_empty(&self) -> bool {
         self.services.is_empty()
@@ -117,17 +148,26 @@ impl Registry {
         self.methods.push(method);
     }
 
-    /// Adds health and reflection, after all services, and checks that one server can serve them together,
-    /// with these workers. A health service of the user's own takes the place of the built-in one.
+    /// Adds health, introspection and reflection, after all services, and checks that one server can serve them
+    /// together, with these workers. A health service of the user's own takes the place of the built-in one.
     pub(crate) fn complete(&mut self, workers: &WorkerConfig) -> Result<(), Error> {
         self.is_built_in = true;
         if !(self.services.iter()).any(|service| service.name == HEALTH_SERVICE.name) {
             self.add(health_server(&self.health));
         }
-        let catalog = Catalog::new(&self.services);
+        if self.has_introspection {
+            self.add(introspection_server());
+        }
+        let catalog = Catalog::new(&self.services, self.has_reflection);
         self.add(ReflectionServer::new(catalog));
         let interceptors = std::mem::take(&mut self.interceptors);
         self.intercept_from(0, &interceptors);
+        if trace::is_enabled() {
+            self.wrap(|method| Box::new(TracedMethod(method)));
+        }
+        if metrics::is_enabled() {
+            self.wrap(|method| Box::new(MeasuredMethod(method)));
+        }
         let names = self.services.iter().map(|service| service.name);
         self.health.add_services(names);
         if let Some(error) = self.error.take() {
@@ -171,6 +211,7 @@ impl Registrar for Registry {
         self.insert(Box::new(Nested::<Q, P, F> {
             method,
             handler: Arc::new(handler),
+            is_built_in: self.is_built_in,
             types: PhantomData,
         }));
     }
@@ -238,6 +279,7 @@ where
 struct Nested<Q, P, F> {
     method: &'static MethodDescriptor,
     handler: Arc<F>,
+    is_built_in: bool,
     types: PhantomData<fn(Q) -> P>,
 }
 
@@ -248,6 +290,10 @@ where
 {
     fn descriptor(&self) -> &'static MethodDescriptor {
         self.method
+    }
+
+    fn stays_in_thread(&self) -> bool {
+        self.is_built_in
     }
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {

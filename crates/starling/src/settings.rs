@@ -121,6 +121,25 @@ macro_rules! settings_methods {
             self
         }
 
+        /// Whether clients may ask what the process does: its threads, sessions, channels and calls, without
+        /// the contents of messages, as `starling inspect` does ([`introspection`]). They may, by default.
+        ///
+        /// [`introspection`]: crate::introspection
+        pub fn introspection(mut self, is_open: bool) -> Self {
+            self.settings.registry.has_introspection = is_open;
+            self
+        }
+
+        /// Whether clients may ask for a description of the services, as `starling call` does
+        /// ([`reflection`]). They may, by default. Clients with generated code work without it: one that knows
+        /// the path of a method gets what it needs of that method to compare versions.
+        ///
+        /// [`reflection`]: crate::reflection
+        pub fn reflection(mut self, is_open: bool) -> Self {
+            self.settings.registry.has_reflection = is_open;
+            self
+        }
+
         /// Sets how a dispatch thread behaves when it is idle. By default it spins for a moment and
         /// then sleeps.
         pub fn idle(mut self, idle: ::starling_endpoint::Idle) -> Self {

@@ -10,6 +10,7 @@ use starling_io::forks;
 use starling_share::Waiter;
 
 use crate::driver::Shared;
+use crate::executor::Executor;
 
 /// What a thread in [`block_on`] waits for.
 #[derive(Default)]
@@ -37,19 +38,22 @@ impl Blocked {
 thread_local! {
     static BLOCKED: RefCell<Blocked> = RefCell::default();
     static WAITER: Arc<Waiter> = Waiter::of_this_thread();
-    static IN_TURN: Cell<bool> = const { Cell::new(false) };
+    /// The endpoint that takes a turn in this thread, by the address of its executor.
+    static IN_TURN: Cell<usize> = const { Cell::new(0) };
+    /// The endpoint that this thread runs until a future is ready.
+    static RUNS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// This thread takes a turn of an endpoint, while this lives. What runs meanwhile must not block.
 pub(crate) struct InTurn {
-    was: bool,
+    was: usize,
 }
 
 impl InTurn {
     #[inline]
-    pub(crate) fn begin() -> Self {
+    pub(crate) fn begin(executor: &Arc<Executor>) -> Self {
         Self {
-            was: IN_TURN.replace(true),
+            was: IN_TURN.replace(Arc::as_ptr(executor).addr()),
         }
     }
 }
@@ -59,6 +63,36 @@ impl Drop for InTurn {
     fn drop(&mut self) {
         IN_TURN.set(self.was);
     }
+}
+
+/// Whether this thread takes a turn of an endpoint.
+pub(crate) fn is_in_turn() -> bool {
+    IN_TURN.get() != 0
+}
+
+/// This thread runs an endpoint until a future is ready, while this lives.
+pub(crate) struct Runs {
+    was: usize,
+}
+
+impl Runs {
+    pub(crate) fn begin(executor: &Arc<Executor>) -> Self {
+        Self {
+            was: RUNS.replace(Arc::as_ptr(executor).addr()),
+        }
+    }
+}
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        RUNS.set(self.was);
+    }
+}
+
+/// Whether this thread runs the endpoint with this executor.
+pub(crate) fn runs_endpoint(executor: &Arc<Executor>) -> bool {
+    let endpoint = Arc::as_ptr(executor).addr();
+    IN_TURN.get() == endpoint || RUNS.get() == endpoint
 }
 
 /// Has this thread drive the loop while it sleeps, if it is in [`block_on`] and drives no other loop.
@@ -83,7 +117,7 @@ pub(crate) fn drive_while_blocked(shared: &Arc<Shared>) -> bool {
 /// thread would wait, perhaps for ever.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
-        !IN_TURN.get(),
+        !is_in_turn(),
         "`wait` or `block_on` in a dispatch thread, which would serve nobody meanwhile: make the \
          method NESTED and `.await` the call, or make it WORKER"
     );

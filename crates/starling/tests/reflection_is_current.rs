@@ -42,3 +42,9 @@ fn the_code_of_the_details_of_a_status_is_current() {
 fn the_health_code_is_current() {
     check("grpc/health/v1/health.proto", "grpc.health.v1", "health");
 }
+
+#[test]
+fn the_introspection_code_is_current() {
+    let proto = "starling/introspection.proto";
+    check(proto, "starling.introspection", "introspection");
+}

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use common::shm_address;
 use starling::health::HEALTH_SERVICE;
+use starling::introspection::INTROSPECTION_SERVICE;
 use starling::reflection::{
     DescribeServiceRequest, ListServicesRequest, REFLECTION_SERVICE, ReflectionClient,
 };
@@ -201,8 +202,17 @@ fn a_server_describes_itself() {
         .iter()
         .map(|service| (service.name(), service.methods().len()))
         .collect();
-    let (health, reflection) = (HEALTH_SERVICE.name, REFLECTION_SERVICE.name);
-    assert_eq!(services, [("store.Store", 3), (health, 2), (reflection, 3)]);
+    let built_in = [&HEALTH_SERVICE, &INTROSPECTION_SERVICE, &REFLECTION_SERVICE];
+    let [health, introspection, reflection] = built_in.map(|service| service.name);
+    assert_eq!(
+        services,
+        [
+            ("store.Store", 3),
+            (health, 2),
+            (introspection, 3),
+            (reflection, 3)
+        ]
+    );
 
     let mut request = DescribeServiceRequest::new();
     request.set_name("store.Store");
@@ -220,4 +230,23 @@ fn a_server_describes_itself() {
         .wait()
         .expect_err("there is none");
     assert_eq!(status.code(), Code::NotFound);
+}
+
+#[test]
+fn a_server_that_does_not_describe_itself_takes_other_versions_all_the_same() {
+    let server = Server::builder()
+        .bind(&shm_address())
+        .expect("a free name")
+        .reflection(false)
+        .add_service(v1::StoreServer::new(Store::default()))
+        .build()
+        .expect("a server")
+        .spawn()
+        .expect("threads");
+    // Each with a session of its own, as programs of different versions have.
+    let channel = || Channel::lazy(server.address()).expect("a channel");
+    starling::block_on(newer_client(v2::StoreClient::new(channel())));
+    let streams = newer_client_with_streams(v2::StoreClient::new(channel()));
+    starling::block_on(streams);
+    starling::block_on(incompatible_client(v3::StoreClient::new(channel())));
 }

@@ -124,7 +124,12 @@ impl Iterator for Items {
 #[derive(Clone, Debug)]
 pub struct ItemSlices<'a>(&'a [u8]);
 
-impl ItemSlices<'_> {
+impl<'a> ItemSlices<'a> {
+    /// The items of these bytes.
+    pub fn new(items: &'a [u8]) -> Self {
+        Self(items)
+    }
+
     /// Whether it ended where the body does.
     ///
     /// # Errors

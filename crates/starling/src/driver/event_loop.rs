@@ -13,7 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use slab::Slab;
 use starling_endpoint::{
-    CallError, CallId, Code, Completion, ContinuationId, Encoding, OwnedMessage, SessionId,
+    CallError, CallId, Code, Completion, ContinuationId, Encoding, OwnedMessage, SessionId, Status,
     unsent_message,
 };
 use starling_io::{IoError, MessageMemory, ReactorWait, Wake};
@@ -21,12 +21,14 @@ use starling_share::Step;
 
 use super::command::Command;
 use super::deadline_waker::wake_at;
+use super::measures::Measures;
 use crate::binding::IdHasher;
 use crate::connection::Connection;
 use crate::core::Core;
 use crate::device::{Device, Raw};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, stopped};
 use crate::retry::{Attempt, call_when_ready, is_retryable};
+use crate::threads::Questions;
 
 /// How long sessions may take to close when the last channel is dropped.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -62,6 +64,7 @@ struct Calls {
     unsent: Vec<UnsentCall>,
     /// Channels with a call that failed as if their session had ended.
     suspected: Vec<u64>,
+    measures: Measures,
 }
 
 impl Calls {
@@ -81,6 +84,17 @@ impl Calls {
 
     fn remove(&mut self, key: usize) -> Option<PendingCall> {
         self.table.try_remove(key)
+    }
+
+    /// Takes the call that this completion ends.
+    #[inline]
+    fn take(&mut self, completion: &Completion<'_>, now_ns: u64) -> Option<PendingCall> {
+        let call = self.remove(completion.tag as usize)?;
+        if let Ok(response) = &completion.result {
+            let bytes = response.body().len();
+            (self.measures).end(call.channel, call.reply.call(), Ok(bytes), || now_ns);
+        }
+        Some(call)
     }
 }
 
@@ -104,6 +118,8 @@ pub(crate) struct OpenedLoop {
     pub(crate) descriptor: Option<OwnedFd>,
     /// The memory for messages of the device.
     pub(crate) memory: MessageMemory,
+    /// What others want to know of the endpoint.
+    pub(crate) questions: Arc<Questions>,
 }
 
 impl<I: Device> starling_share::EventLoop for EventLoop<I> {
@@ -173,11 +189,22 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
             let _ = self.core.raw.drain(CLOSE_TIMEOUT);
             return;
         };
-        let Calls { table, unsent, .. } = std::mem::take(&mut *self.calls.lock());
-        let calls = table.into_iter().map(|(_, call)| call.reply);
-        let unsent = unsent.into_iter().map(|call| call.reply);
-        for reply in calls.chain(unsent) {
-            reply.finish(Err(stopped(Some(failure))));
+        let Calls {
+            table,
+            unsent,
+            measures,
+            ..
+        } = std::mem::take(&mut *self.calls.lock());
+        let calls = table
+            .into_iter()
+            .map(|(_, call)| (call.reply, call.channel));
+        let unsent = unsent.into_iter().map(|call| (call.reply, call.channel));
+        for (reply, channel) in calls.chain(unsent) {
+            let status = stopped(Some(failure));
+            measures.end(channel, reply.call(), Err(status.code()), || {
+                self.core.executor.now_ns()
+            });
+            reply.finish(Err(status));
         }
     }
 }
@@ -189,6 +216,7 @@ impl<I: Device> EventLoop<I> {
             #[cfg(feature = "tokio")]
             descriptor: core.raw.descriptor(),
             memory: core.raw.memory(),
+            questions: Arc::clone(&core.questions),
             event_loop: Box::new(Self::new(core)),
         }
     }
@@ -196,10 +224,11 @@ impl<I: Device> EventLoop<I> {
     fn new(mut core: Core<I>) -> Self {
         let calls = Arc::new(Mutex::new(Calls::default()));
         let its_calls = Arc::clone(&calls);
-        let continuation = core.raw.register_continuation(move |_, completion| {
-            let call = its_calls.lock().remove(completion.tag as usize);
+        let continuation = core.raw.register_continuation(move |cx, completion| {
+            let now_ns = cx.now_ns();
+            let call = its_calls.lock().take(&completion, now_ns);
             if let Some(call) = call {
-                handle_completion(call, completion, &its_calls);
+                handle_completion(call, completion, &its_calls, now_ns);
             }
         });
         Self {
@@ -229,10 +258,12 @@ impl<I: Device> EventLoop<I> {
             } => {
                 let connection = self.core.connections.open(address);
                 connection.publish_to(state);
+                self.calls.lock().measures.open(channel, &connection);
                 self.channels.insert(channel, OpenChannel::new(connection));
             }
             Command::Close { channel } => {
                 self.channels.remove(&channel);
+                self.calls.lock().measures.close(channel);
             }
             Command::Report(answer) => {
                 answer.set(Some(self.core.stats()));
@@ -275,6 +306,13 @@ impl<I: Device> EventLoop<I> {
         let entry = calls.table.vacant_entry();
         let (raw, continuation, key) = (&mut self.core.raw, self.continuation, entry.key());
         let made = reply.call().0.with_request(|call| {
+            if let Some(metrics) = &open.connection.metrics {
+                metrics.begin(
+                    &call.message,
+                    raw.context().now_ns(),
+                    &reply.call().0.measure,
+                );
+            }
             let session = call.types.and_then(|types| open.session(types.id));
             match session {
                 Some(session) => call_now(raw, session, call, continuation, key as u64),
@@ -292,8 +330,10 @@ impl<I: Device> EventLoop<I> {
                 });
             }
             Some(Err(NotMade::Refused(error))) if error != CallError::SessionOver => {
+                let (status, now_ns) = (Status::from(error), || self.core.raw.turn_ns());
+                (calls.measures).end(channel, reply.call(), Err(status.code()), now_ns);
                 drop(calls);
-                reply.finish(Err(error.into()));
+                reply.finish(Err(status));
             }
             // The call was not sent, so it may be sent in another session.
             Some(Err(NotMade::Refused(_))) => {
@@ -313,7 +353,8 @@ impl<I: Device> EventLoop<I> {
         let (Some(operation), Some(open)) = (reply.take_operation(), self.channels.get(&channel))
         else {
             // It was given up.
-            return;
+            let (now_ns, calls) = (|| self.core.executor.now_ns(), self.calls.lock());
+            return (calls.measures).end(channel, reply.call(), Err(Code::Cancelled), now_ns);
         };
         let (executor, connection) = (&self.core.executor, &open.connection);
         let (executor, connection) = (Arc::clone(executor), Arc::clone(connection));
@@ -343,7 +384,7 @@ impl<I: Device> EventLoop<I> {
             channel,
             stage: Stage::Waiting(None),
         });
-        let calls = Arc::clone(&self.calls);
+        let (calls, executor) = (Arc::clone(&self.calls), Arc::clone(&self.core.executor));
         self.core.executor.local.spawn(async move {
             let mut future = pin!(future);
             let result = std::future::poll_fn(|cx| {
@@ -356,9 +397,15 @@ impl<I: Device> EventLoop<I> {
             })
             .await;
             if let Some(result) = result {
-                let call = calls.lock().remove(key);
-                if let Some(call) = call {
-                    call.reply.finish(result);
+                let mut calls = calls.lock();
+                if let Some(PendingCall { reply, channel, .. }) = calls.remove(key) {
+                    let ended = match &result {
+                        Ok((response, _)) => Ok(response.body().len()),
+                        Err(status) => Err(status.code()),
+                    };
+                    (calls.measures).end(channel, reply.call(), ended, || executor.now_ns());
+                    drop(calls);
+                    reply.finish(result);
                 }
             }
         });
@@ -367,6 +414,10 @@ impl<I: Device> EventLoop<I> {
     fn cancel(&mut self, call: &CallHandle) {
         let key = call.0.key();
         let mut calls = self.calls.lock();
+        if let Some(channel) = calls.get_mut(key, call).map(|call| call.channel) {
+            let now_ns = || self.core.executor.now_ns();
+            (calls.measures).end(channel, call, Err(Code::Cancelled), now_ns);
+        }
         match calls.get_mut(key, call).map(|call| &mut call.stage) {
             Some(Stage::Made(id)) => {
                 let id = *id;
@@ -470,7 +521,12 @@ fn call_now<I: Device>(
 }
 
 /// Takes in the end of a call. A call that was never sent is to be made again.
-fn handle_completion(call: PendingCall, completion: Completion<'_>, calls: &Mutex<Calls>) {
+fn handle_completion(
+    call: PendingCall,
+    completion: Completion<'_>,
+    calls: &Mutex<Calls>,
+    now_ns: u64,
+) {
     let PendingCall {
         reply,
         channel,
@@ -500,5 +556,6 @@ fn handle_completion(call: PendingCall, completion: Completion<'_>, calls: &Mute
             return;
         }
     }
+    (calls.lock().measures).end(channel, reply.call(), Err(status.code()), || now_ns);
     reply.finish(Err(status));
 }

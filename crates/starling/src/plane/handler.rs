@@ -14,6 +14,7 @@ use starling_message::MethodDescriptor;
 
 use crate::channel_factory::ChannelFactory;
 use crate::endpoint::Endpoint;
+use crate::metrics::Turns;
 use crate::streaming::StreamEnd;
 
 /// A method of a server. It knows no plane and no device: all listeners of the server share it.
@@ -102,6 +103,10 @@ impl fmt::Debug for ServerStreamEnd {
 /// The parts of a listener that handlers use.
 pub struct ListenerContext {
     pub(crate) channels: Arc<ChannelFactory>,
+    /// What counts the calls of inline handlers, if the listener ends turns and metrics are enabled.
+    pub(crate) turns: Option<Arc<Turns>>,
+    /// Futures may run in other threads than the listener's.
+    pub(crate) has_executor: bool,
 }
 
 impl ListenerContext {
@@ -110,7 +115,14 @@ impl ListenerContext {
     pub fn on_endpoint(endpoint: &Endpoint) -> Self {
         Self {
             channels: Arc::clone(endpoint.channels()),
+            turns: None,
+            has_executor: true,
         }
+    }
+
+    /// The address that the listener is bound to.
+    pub(crate) fn address(&self) -> Arc<str> {
+        self.channels.own().as_str().into()
     }
 
     pub(crate) fn memory(&self) -> &MessageMemory {

@@ -20,6 +20,7 @@ use crate::plane::{
 };
 use crate::registry::{Registry, SpawnTask};
 use crate::streaming::Streams;
+use crate::threads::ThreadRole;
 
 /// A response with at least so many bytes is moved into a reply and not copied.
 const MOVED_BYTES: usize = 4096;
@@ -54,6 +55,7 @@ impl<I: Device> Listener for DirectListener<I> {
         let mut core = Core::new(self.io, MonotonicClock::new(), serving.config())?;
         let channels = ChannelFactory::new(&core, self.address);
         serve_on(&mut core, &serving.registry, &channels, serving.workers())?;
+        core.be_known(ThreadRole::Server);
         serving.begun();
         let result = run(&mut core, &serving);
         serving.leave_stats(core.stats());
@@ -70,6 +72,8 @@ pub(crate) fn serve_on<I: Device>(
 ) -> Result<(), Error> {
     let context = ListenerContext {
         channels: Arc::clone(channels),
+        turns: core.executor.turns.clone(),
+        has_executor: registry.spawn.is_some(),
     };
     let streams = Streams::new(registry.streams.within(&core.protocol));
     for method in registry.methods() {

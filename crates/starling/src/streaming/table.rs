@@ -115,6 +115,11 @@ impl Streams {
         self.table.lock().streams.is_empty()
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.table.lock().streams.len()
+    }
+
     fn admit(&self, peer: PeerId) -> Option<u32> {
         let mut table = self.table.lock();
         self.limits.admit(table.clients.entry(peer).or_default())

@@ -88,6 +88,14 @@ fn count(done: &AtomicU64, counted: Range<u64>, mut turn: impl FnMut()) -> u64 {
 
 #[test]
 fn a_small_typed_call_allocates_at_most_the_kept_response() {
+    check();
+    // Nor do metrics, and traces that the call is not in.
+    starling::metrics::enable();
+    starling::trace::enable(0.0);
+    check();
+}
+
+fn check() {
     let service = TestServer::new(common::Service(Arc::new(Gate::default())));
     let address = shm_address();
     let mut server = Endpoint::builder()

@@ -1,0 +1,44 @@
+//! The measures of a loop's calls. The time at hand is that of the loop's turns, so no clock is read for a call.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use starling_endpoint::Code;
+
+use crate::binding::IdHasher;
+use crate::connection::Connection;
+use crate::metrics::ClientMetrics;
+use crate::plane::CallHandle;
+
+/// The metrics of the loop's channels, if they are enabled. A channel is here until it is closed, and each of its
+/// calls has ended by then or was cancelled.
+#[derive(Default)]
+pub(super) struct Measures(HashMap<u64, Arc<ClientMetrics>, IdHasher>);
+
+impl Measures {
+    pub(super) fn open(&mut self, channel: u64, connection: &Connection) {
+        if let Some(metrics) = &connection.metrics {
+            self.0.insert(channel, Arc::clone(metrics));
+        }
+    }
+
+    pub(super) fn close(&mut self, channel: u64) {
+        self.0.remove(&channel);
+    }
+
+    /// A call that was begun has ended, if it is measured: with the bytes of its response or with a code.
+    #[inline]
+    pub(super) fn end(
+        &self,
+        channel: u64,
+        call: &CallHandle,
+        result: Result<usize, Code>,
+        now_ns: impl FnOnce() -> u64,
+    ) {
+        if let Some(measured) = call.0.measure.take()
+            && let Some(metrics) = self.0.get(&channel)
+        {
+            metrics.end(measured, result, now_ns());
+        }
+    }
+}

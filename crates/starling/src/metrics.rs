@@ -1,0 +1,124 @@
+//! Metrics of calls and threads: for a scraper, for a registry of the program's own, or for its code.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), starling::Error> {
+//! // First: servers and channels that are made from now on are measured.
+//! starling::metrics::enable();
+//! // For programs that have a page already: appended to what it shows.
+//! println!("{}", starling::metrics::prometheus());
+//! // For those that have none: http://127.0.0.1:9464/metrics, until this is dropped.
+//! let page = starling::metrics::serve("127.0.0.1:9464")?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | metric | labels | of |
+//! |---|---|---|
+//! | `rpc_server_call_duration_seconds` | method, address, status | the time from the arrival of a request until its response is sent; its count is that of calls |
+//! | `rpc_client_call_duration_seconds` | method, address, status | the time from the moment at which the channel's endpoint takes a call until its end |
+//! | `rpc_server_request_size_bytes`, `..._response_size_bytes`, `rpc_client_...` | method, address | messages without their headers |
+//! | `starling_server_queue_duration_seconds` | method, address | the wait for a worker |
+//! | `starling_client_queue_duration_seconds` | method, address | the wait of a call for room in a full channel |
+//! | `starling_server_calls_in_flight`, `starling_client_calls_in_flight` | method, address | calls that have begun and not ended; those of inline handlers never show |
+//! | `starling_server_stream_messages_total`, `starling_client_...` | method, address, direction | messages of streams |
+//! | `starling_endpoint_..._total`, `starling_protocol_..._total`, `starling_device_..._total` | address, role, thread | the counters of [`ThreadStats`](crate::ThreadStats), by their names |
+//!
+//! The names and labels of calls are those of OpenTelemetry's semantic conventions for RPC: `rpc_method` is
+//! `kv.Kv/Get`, `rpc_response_status_code` is `NOT_FOUND`, `server_address` is the server's own address or what
+//! the channel was made with. A call that is made again counts once for each attempt that the endpoint takes;
+//! counters of retries and of balancing will stand here when channels have them.
+//!
+//! Messages' contents and metadata are in none of them. Memory is bounded: 4,096 series in a process, each of
+//! some kilobytes for each thread that records it. The counts of a server or channel that is gone stay.
+
+mod client;
+mod local;
+mod page;
+mod server;
+mod streams;
+mod threads;
+mod turns;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use starling_metrics::{Registry, TextWriter, Writers, write_calls};
+
+pub use starling_metrics::{CallSeries, CallTotals, HistogramTotals, SeriesKey, Side};
+
+pub(crate) use client::{CallMeasure, ClientMetrics, Measured, record_queue};
+pub(crate) use local::{LocalMeasure, begin_local, end_local};
+pub use page::MetricsPage;
+pub(crate) use server::MeasuredMethod;
+pub(crate) use streams::{client_end, server_end};
+pub use threads::{ThreadCounters, threads};
+pub(crate) use turns::{TurnEnds, Turns};
+
+use crate::error::Error;
+
+static ENABLED: AtomicBool = AtomicBool::new(false);
+static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::default);
+
+/// Has servers, endpoints and channels that are made from now on measured, for the life of the process.
+pub fn enable() {
+    ENABLED.store(true, Ordering::Relaxed);
+}
+
+/// Whether [`enable`] was called.
+pub fn is_enabled() -> bool {
+    ENABLED.load(Ordering::Relaxed)
+}
+
+/// The counts of all calls so far, by side, address and method.
+pub fn snapshot() -> Vec<CallSeries> {
+    REGISTRY.snapshot()
+}
+
+/// Some of them, without the first `from`.
+pub(crate) fn page(from: usize, most: usize) -> Vec<CallSeries> {
+    REGISTRY.page(from, most)
+}
+
+/// All metrics as text, in Prometheus' exposition format 0.0.4. It may stand before or behind that of another
+/// library; in OpenMetrics, before its `# EOF`.
+///
+/// Waits for the threads' counters, at most for half a second: those of a thread that does not answer, because
+/// a handler holds it up, are missing. In a dispatch thread, all counters of threads are missing.
+pub fn prometheus() -> String {
+    let mut text = String::new();
+    let mut out = TextWriter::new(&mut text);
+    write_calls(&mut out, &snapshot())
+        .and_then(|()| threads::write(&mut out))
+        .expect("a string takes all text");
+    text
+}
+
+/// Enables metrics, and shows them at `http://ADDRESS/metrics`, by a thread of its own, until the result is
+/// dropped. Whoever can connect can read them.
+///
+/// # Errors
+/// If the address cannot be bound.
+pub fn serve(address: &str) -> Result<MetricsPage, Error> {
+    enable();
+    MetricsPage::open(address)
+}
+
+/// The method of a path: `kv.Kv/Get` of `/kv.Kv/Get`.
+fn method_of(path: &str) -> &str {
+    path.strip_prefix('/').unwrap_or(path)
+}
+
+/// A recorder of the calls of a method.
+fn recorder(
+    side: Side,
+    address: &Arc<str>,
+    path: &str,
+    writers: Writers,
+) -> Arc<starling_metrics::Recorder> {
+    let key = SeriesKey {
+        side,
+        address: Arc::clone(address),
+        method: method_of(path).into(),
+    };
+    Arc::new(REGISTRY.recorder(&key, writers))
+}

@@ -1,0 +1,146 @@
+//! Spans of a server's calls: a method with them is a method, outside of its interceptors.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+
+use starling_endpoint::{Code, MetadataView, RequestView, Status, UnaryFn, WorkerFn};
+use starling_message::MethodDescriptor;
+
+use super::{CallSpan, End, of_metadata};
+use crate::plane::{
+    ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
+};
+
+/// A method whose calls take part in traces.
+pub(crate) struct TracedMethod(pub(crate) Box<dyn Method>);
+
+impl Method for TracedMethod {
+    fn descriptor(&self) -> &'static MethodDescriptor {
+        self.0.descriptor()
+    }
+
+    fn stays_in_thread(&self) -> bool {
+        self.0.stays_in_thread()
+    }
+
+    fn handler(&self, listener: &ListenerContext) -> MethodHandler {
+        let path = self.descriptor().path;
+        match self.0.handler(listener) {
+            MethodHandler::Inline(handler) => inline(path, handler),
+            MethodHandler::Worker(handler) => worker(path, handler),
+            MethodHandler::Nested(handler) => nested(path, handler),
+            MethodHandler::Streaming(handler) => streaming(path, handler),
+        }
+    }
+}
+
+impl CallSpan {
+    /// The span of a call that came. `None`: it is in no trace.
+    #[inline]
+    fn of_request(path: &str, metadata: MetadataView<'_>, client: &str) -> Option<Self> {
+        Self::begin(path, End::Server { client }, of_metadata(metadata))
+    }
+
+    /// Runs a handler within the span.
+    fn run<T>(&self, handler: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
+        let panicked = EndOnDrop(self);
+        let result = {
+            let _in_span = self.span.enter();
+            let _in_trace = self.context.clone().enter();
+            handler()
+        };
+        std::mem::forget(panicked);
+        self.end(code_of(&result));
+        result
+    }
+
+    /// The same for a future.
+    async fn run_future<T>(
+        self,
+        future: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        let dropped = EndOnDrop(&self);
+        let mut future = pin!(future);
+        let result = std::future::poll_fn(|cx| {
+            let _in_span = self.span.enter();
+            let _in_trace = self.context.clone().enter();
+            future.as_mut().poll(cx)
+        })
+        .await;
+        std::mem::forget(dropped);
+        self.end(code_of(&result));
+        result
+    }
+}
+
+/// Ends the span of a handler that panics, or whose future is dropped because nobody waits any more.
+struct EndOnDrop<'a>(&'a CallSpan);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.end(match std::thread::panicking() {
+            true => Code::Internal,
+            false => Code::Cancelled,
+        });
+    }
+}
+
+fn code_of<T>(result: &Result<T, Status>) -> Code {
+    result.as_ref().map_or_else(Status::code, |_| Code::Ok)
+}
+
+fn span_of(path: &str, request: &RequestView<'_>) -> Option<CallSpan> {
+    CallSpan::of_request(path, request.metadata(), request.peer().address())
+}
+
+fn inline(path: &'static str, mut handler: Box<UnaryFn>) -> MethodHandler {
+    MethodHandler::Inline(Box::new(move |request, response| {
+        match span_of(path, &request) {
+            None => handler(request, response),
+            Some(span) => span.run(|| handler(request, response)),
+        }
+    }))
+}
+
+fn worker(path: &'static str, handler: Arc<WorkerFn>) -> MethodHandler {
+    MethodHandler::Worker(Arc::new(move |request, response| {
+        match span_of(path, &request) {
+            None => handler(request, response),
+            Some(span) => span.run(|| handler(request, response)),
+        }
+    }))
+}
+
+fn nested(path: &'static str, handler: Arc<NestedFn>) -> MethodHandler {
+    MethodHandler::Nested(Arc::new(move |message, call| {
+        let span = CallSpan::of_request(path, message.metadata(), call.peer.address());
+        let Some(span) = span else {
+            return handler(message, call);
+        };
+        // What the handler does before its future begins belongs to the call, too.
+        let future = {
+            let _in_trace = span.context.clone().enter();
+            handler(message, call).inspect_err(|status| span.end(status.code()))?
+        };
+        Ok(Box::pin(span.run_future(future)))
+    }))
+}
+
+fn streaming(path: &'static str, handler: Arc<StreamingFn>) -> MethodHandler {
+    MethodHandler::Streaming(Arc::new(move |ServerStreamEnd(end), call| {
+        let metadata = end.headers().unwrap_or_default();
+        let span = CallSpan::of_request(path, metadata.view(), call.peer.address());
+        let end = ServerStreamEnd(end);
+        match span {
+            None => handler(end, call),
+            Some(span) => {
+                let future = {
+                    let _in_trace = span.context.clone().enter();
+                    handler(end, call)
+                };
+                Box::pin(span.run_future(future))
+            }
+        }
+    }))
+}

@@ -1,0 +1,79 @@
+//! The page of metrics, asked by honest clients and others.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use crate::text::parse;
+
+fn ask(address: SocketAddr, request: &str) -> String {
+    let mut connection = TcpStream::connect(address).expect("the page");
+    connection.write_all(request.as_bytes()).expect("a request");
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn a_scraper_gets_the_metrics_and_others_get_told_what_to_ask() {
+    let page = starling::metrics::serve("127.0.0.1:0").expect("a free port");
+    assert!(starling::metrics::is_enabled());
+    let answer = ask(page.address(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(
+        head.contains("Content-Type: text/plain; version=0.0.4"),
+        "{head}"
+    );
+    assert!(
+        head.contains(&format!("Content-Length: {}", body.len())),
+        "{head}"
+    );
+    parse(body);
+    let head_only = ask(page.address(), "HEAD /metrics?x=1 HTTP/1.1\r\n\r\n");
+    assert!(head_only.starts_with("HTTP/1.1 200") && head_only.ends_with("\r\n\r\n"));
+    let other = ask(page.address(), "GET / HTTP/1.1\r\n\r\n");
+    assert!(
+        other.starts_with("HTTP/1.1 404") && other.contains("/metrics"),
+        "{other}"
+    );
+    let post = ask(page.address(), "POST /metrics HTTP/1.1\r\n\r\n");
+    assert!(
+        post.starts_with("HTTP/1.1 405") && post.contains("Allow: GET"),
+        "{post}"
+    );
+    for nonsense in ["\r\n\r\n", "\0\x01\r\n\r\n", "GET\r\n\r\n"] {
+        assert!(
+            ask(page.address(), nonsense).starts_with("HTTP/1.1 40"),
+            "{nonsense:?}"
+        );
+    }
+}
+
+#[test]
+fn a_client_that_says_nothing_or_too_much_holds_up_no_other_for_long() {
+    let page = starling::metrics::serve("127.0.0.1:0").expect("a free port");
+    let silent = TcpStream::connect(page.address()).expect("the page");
+    let mut endless = TcpStream::connect(page.address()).expect("the page");
+    endless
+        .write_all(&[b'x'; 9000])
+        .expect("room in the socket");
+    let answer = ask(page.address(), "GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200"));
+    drop(silent);
+}
+
+#[test]
+fn a_page_that_is_dropped_is_closed_and_a_taken_address_is_an_error() {
+    let page = starling::metrics::serve("127.0.0.1:0").expect("a free port");
+    let address = page.address();
+    let error = starling::metrics::serve(&address.to_string()).expect_err("it is taken");
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("show metrics at http://{address}/metrics")),
+        "{error}"
+    );
+    drop(page);
+    assert!(TcpStream::connect(address).is_err());
+    starling::metrics::serve("nonsense").expect_err("no address");
+}
