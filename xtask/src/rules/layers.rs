@@ -47,6 +47,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("crates/dynamic", &["starling"]),
+    ("crates/otlp", &["starling"]),
     ("crates/sample-services", &["starling"]),
 ];
 
