@@ -5,7 +5,7 @@
 //!
 //! | module | subcommands | built |
 //! |---|---|---|
-//! | `serve`, `call`, `health`, `doctor` | what an operator needs | always |
+//! | `serve`, `call`, `health`, `inspect`, `doctor` | what an operator needs | always |
 //! | `lab` | `demo`, `bench`, `sim`: they need the benchmarks, tonic and the simulator | with the feature `lab`, a default one |
 //! | `no_lab` | the same names, each an error that says how to get them | without it |
 
@@ -13,6 +13,7 @@ mod call;
 mod doctor;
 mod error;
 mod health;
+mod inspect;
 #[cfg(feature = "lab")]
 mod lab;
 #[cfg(not(feature = "lab"))]
@@ -40,7 +41,7 @@ Exit status:
   0  everything was done, and every answer was right
   1  something failed; standard error says what
   2  the command line was wrong
-`starling call` and `starling health` have more; see their help.";
+`starling call`, `starling health` and `starling inspect` have more; see their help.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -50,6 +51,8 @@ enum Command {
     Call(call::Arguments),
     /// Asks a server whether it, or one of its services, can be called now.
     Health(health::Arguments),
+    /// Shows what a server's process does now: threads, sessions, channels, calls.
+    Inspect(inspect::Arguments),
     /// Checks what each device can do on this host, and what it lacks.
     Doctor(doctor::Arguments),
     #[command(flatten)]
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Call(arguments) => call::run(&arguments),
         Command::Health(arguments) => health::run(&arguments),
+        Command::Inspect(arguments) => inspect::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Lab(command) => lab::run(&command),
         Command::Completions { shell } => output::print(&completions(shell)),
@@ -144,7 +148,7 @@ mod tests {
             true => &["demo", "bench", "sim"],
             false => &[],
         };
-        let always = ["serve", "call", "health", "doctor"];
+        let always = ["serve", "call", "health", "inspect", "doctor"];
         assert_eq!(names, [&always, lab, &["completions"]].concat());
     }
 

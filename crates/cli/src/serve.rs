@@ -42,6 +42,9 @@ pub(crate) struct Arguments {
     /// The idle policy of the dispatch threads.
     #[arg(long, value_enum, default_value_t = IdleName::Adaptive)]
     idle: IdleName,
+    /// Measures calls, and shows the metrics of the process at http://HOST:PORT/metrics, for Prometheus.
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<String>,
     /// The number of records that the key-value store holds at the start, with 16-byte keys and 64-byte
     /// values. They must fit in memory.
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
@@ -50,8 +53,9 @@ pub(crate) struct Arguments {
 
 const HELP: &str = "\
 The server prints a line `listening on ADDRESS` for each address, with the XDP mode behind an address
-of AF_XDP (`(driver mode)`), and serves until SIGINT (Ctrl-C) or SIGTERM. Then it refuses new calls
-and finishes those that it has, for at most 5 seconds. A second signal ends it at once.
+of AF_XDP (`(driver mode)`), and one `metrics at URL` if there is --metrics. It serves until SIGINT
+(Ctrl-C) or SIGTERM. Then it refuses new calls and finishes those that it has, for at most 5 seconds.
+A second signal ends it at once.
 
 At its end, and at SIGUSR1, the server prints the counts of the endpoint, the session protocol and the
 device of each dispatch thread, if they are not zero. The documentation of `starling::Stats`,
@@ -69,6 +73,7 @@ of two, 64 to 32768) rather than 4096 wait to be received. Join them by &, in qu
 Examples:
   starling serve kv
   starling serve kv --address udp://0.0.0.0:9000 --address shm://kv --records 1000000
+  starling serve kv --metrics 127.0.0.1:9464      # then: curl http://127.0.0.1:9464/metrics
   starling serve echo --address shm://echo --idle spin
   starling serve kv --address xdp://eth0/0.0.0.0:9000 --workers 4 --steered
   starling serve kv --address 'xdp://eth0/0.0.0.0:9000?queue=1&mode=driver'
@@ -104,6 +109,10 @@ impl From<IdleName> for Idle {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    // First: servers that are made from now on are measured.
+    let page = (arguments.metrics.as_deref())
+        .map(starling::metrics::serve)
+        .transpose()?;
     let server = prepare(arguments)?;
     // Loading many records takes long. Until it is done, a signal ends the process in the usual way.
     let requests = on_signals()?;
@@ -115,6 +124,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         .collect();
     // Threads of one address share a line.
     lines.dedup();
+    if let Some(page) = &page {
+        lines.push(format!("metrics at http://{}/metrics\n", page.address()));
+    }
     output::print(&lines.concat())?;
     while server.is_serving() {
         match requests.recv_timeout(CHECK_INTERVAL) {

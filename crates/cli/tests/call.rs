@@ -97,7 +97,7 @@ fn a_call_without_a_method_lists_services_or_describes_one() {
     let list = text(&run(&["call", address]).stdout);
     assert_eq!(
         list,
-        "kv.Kv\ngrpc.health.v1.Health\nstarling.reflection.Reflection\n"
+        "kv.Kv\ngrpc.health.v1.Health\nstarling.introspection.Introspection\nstarling.reflection.Reflection\n"
     );
     let service = text(&run(&["call", address, "kv.Kv"]).stdout);
     assert!(service.contains("  rpc Scan(kv.ScanRequest) returns (kv.ScanResponse);\n"));
