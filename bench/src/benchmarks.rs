@@ -5,6 +5,7 @@ use crate::benchmark::Benchmark;
 use crate::channel;
 use crate::endpoint;
 use crate::floor::{cache_line, handover, memcpy, ring, tcp, udp};
+use crate::observe;
 use crate::slo;
 use crate::streams;
 use crate::suite::{LARGE_BYTES, Suite, size_case};
@@ -16,6 +17,7 @@ pub fn of(suite: Suite) -> Vec<Benchmark> {
         Suite::Slo => slo::benchmarks(),
         Suite::Channel => channel::benchmarks(),
         Suite::Streams => streams::benchmarks(),
+        Suite::Observe => observe::benchmarks(),
         _ => endpoint::benchmarks(suite),
     });
     benchmarks
@@ -59,6 +61,7 @@ pub fn floors(suite: Suite) -> Vec<Benchmark> {
         | Suite::Slo
         | Suite::Interference
         | Suite::Channel
-        | Suite::Streams => vec![],
+        | Suite::Streams
+        | Suite::Observe => vec![],
     }
 }

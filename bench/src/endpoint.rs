@@ -119,9 +119,12 @@ pub(crate) fn on<I: Device>(suite: Suite) -> Vec<Benchmark> {
         }
         Suite::Breakdown => vec![breakdown::benchmark::<I>()],
         // Their benchmarks differ by more than the device.
-        Suite::Dispatch | Suite::Slo | Suite::Interference | Suite::Channel | Suite::Streams => {
-            vec![]
-        }
+        Suite::Dispatch
+        | Suite::Slo
+        | Suite::Interference
+        | Suite::Channel
+        | Suite::Streams
+        | Suite::Observe => vec![],
     }
 }
 

@@ -37,6 +37,8 @@ pub enum Metric {
     Busy,
     /// The 99th percentile of latency, of that of the same calls without others beside them.
     OfAlone,
+    /// The rate of calls that are observed, of that of calls that are not.
+    OfUnobserved,
     /// From the first of many calls at once to the end of the last one, ns.
     Slowest,
     /// Processor time of a process, in percent of one core.
@@ -83,6 +85,7 @@ impl Metric {
             Self::HeldLonger => "held longer",
             Self::Busy => "server busy",
             Self::OfAlone => "p99 of alone",
+            Self::OfUnobserved => "of unobserved",
             Self::Slowest => "slowest",
             Self::OfCore => "of a core",
             Self::Cost => "cost",
@@ -108,7 +111,7 @@ impl Metric {
             | Self::RoundTrip
             | Self::Stamps => "ns",
             Self::ThroughputUnderSlo => "of capacity",
-            Self::OfIdeal | Self::Busy | Self::OfCore => "%",
+            Self::OfIdeal | Self::Busy | Self::OfCore | Self::OfUnobserved => "%",
             Self::OfAlone => "",
             Self::Tail { .. } => "mean service times",
             Self::Rate => "per_s",

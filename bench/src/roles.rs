@@ -6,6 +6,7 @@ use crate::endpoint;
 use crate::error::BenchError;
 use crate::floor::{tcp, udp, xdp};
 use crate::kv::starling_roles;
+use crate::observe;
 use crate::process::begin_server;
 use crate::slo;
 use crate::streams;
@@ -23,6 +24,7 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
                 .or_else(|| slo::serve(role, arguments))
                 .or_else(|| channel::serve(role, arguments))
                 .or_else(|| streams::serve(role, arguments))
+                .or_else(|| observe::serve(role, arguments))
                 .or_else(|| starling_roles::serve(role, arguments));
         }
     };

@@ -44,11 +44,14 @@ pub enum Suite {
     /// What streams of items take through a channel, with default settings, beside the same bytes in
     /// unary calls: see [`crate::streams`].
     Streams,
+    /// What metrics and traces cost: the rate of small calls with them, beside the same calls without, in
+    /// turns: see the module `observe`.
+    Observe,
 }
 
 impl Suite {
     /// Every suite, in the order in which `all` runs them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Rtt,
         Self::Rate,
         Self::Large,
@@ -60,6 +63,7 @@ impl Suite {
         Self::Interference,
         Self::Channel,
         Self::Streams,
+        Self::Observe,
     ];
 
     /// Its name on the command line and in rows.
@@ -76,6 +80,7 @@ impl Suite {
             Self::Interference => "interference",
             Self::Channel => "channel",
             Self::Streams => "streams",
+            Self::Observe => "observe",
         }
     }
 
@@ -95,6 +100,7 @@ impl Suite {
             Self::Breakdown => "the time of a read of 100 bytes, stage by stage",
             Self::Channel => "32-byte calls as users make them, from threads and tasks",
             Self::Streams => "streams of items each way, and the memory of an idle stream",
+            Self::Observe => "the rate of 32-byte calls with metrics or traces, of that without",
         }
     }
 }
@@ -140,7 +146,7 @@ mod tests {
         let error = "speed".parse::<Suite>().unwrap_err();
         assert!(
             error.contains(
-                "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference, channel, streams"
+                "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference, channel, streams, observe"
             ),
             "{error}"
         );

@@ -76,7 +76,8 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
         | Suite::Dispatch
         | Suite::Interference
         | Suite::Channel
-        | Suite::Streams => return vec![],
+        | Suite::Streams
+        | Suite::Observe => return vec![],
         Suite::Breakdown => {}
         Suite::Slo => benchmarks = slo::benchmarks_over_veth(),
     }

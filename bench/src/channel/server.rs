@@ -40,7 +40,7 @@ pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
 }
 
 /// The address to bind.
-fn address(scheme: &str) -> Option<String> {
+pub(crate) fn address(scheme: &str) -> Option<String> {
     match scheme {
         "udp" => Some("udp://127.0.0.1:0".into()),
         "shm" => Some(format!("shm://starling-bench-{}", std::process::id())),

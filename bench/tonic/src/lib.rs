@@ -39,9 +39,8 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
         | Suite::Breakdown
         | Suite::Dispatch
         | Suite::Slo
-        | Suite::Interference => {
-            vec![]
-        }
+        | Suite::Interference
+        | Suite::Observe => vec![],
     }
 }
 

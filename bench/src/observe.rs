@@ -1,0 +1,324 @@
+//! What observation costs: the rate of small calls with metrics, or with traces, beside the same calls without,
+//! in one process and in turns of a few milliseconds.
+//!
+//! ```text
+//!  benchmark             client's process                      servers' processes
+//!    starts, asks ──────▶ channel made before `enable` ───────▶ one without
+//!    ◀── two rates ─────  channel made after `enable`  ───────▶ one that is observed, too
+//!                         turns: without, with, with, without, ...
+//! ```
+//!
+//! Traces: one call of 1,000 begins one, and a subscriber takes its spans and keeps nothing.
+
+use std::io::{BufRead, Write, stdin, stdout};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use starling::{Caller, Channel, Endpoint, LocalChannel, Server};
+use starling_sample_services::api::bench::EchoClient;
+use starling_sample_services::echo;
+
+use crate::benchmark::{Benchmark, Context};
+use crate::callers::Flavor;
+use crate::channel::{check, request, server::address};
+use crate::device::failed;
+use crate::error::BenchError;
+use crate::metric::{Metric, Sample};
+use crate::process::{announce, begin_client, begin_server};
+
+/// Role of a server. Its arguments: the scheme, and what is observed.
+const SERVER: &str = "starling-observed";
+/// Role of the client. Its arguments: the address of the server without, that of the one with, what is
+/// observed, and the callers. A line of its input says for how many ms to measure.
+const CLIENT: &str = "starling-observing";
+
+/// How long one turn is.
+const TURN: Duration = Duration::from_millis(10);
+/// Of calls that belong to no trace, this share begins one.
+const SHARE_OF_ROOTS: f64 = 0.001;
+
+/// What is observed.
+const NOTHING: &str = "nothing";
+const METRICS: &str = "metrics";
+const TRACES: &str = "traces";
+
+/// Who calls, by the names in cases.
+const THREAD: &str = "threads=1";
+const TASKS: &str = "tasks=128";
+const LOCAL: &str = "local in-flight=60";
+
+/// Tasks, and calls at once of an endpoint.
+const TASK_COUNT: usize = 128;
+const IN_FLIGHT: u64 = 60;
+
+/// The benchmarks of the suite.
+pub(crate) fn benchmarks() -> Vec<Benchmark> {
+    let mut benchmarks = Vec::new();
+    for scheme in ["udp", "shm"] {
+        for callers in [THREAD, TASKS, LOCAL] {
+            for what in [METRICS, TRACES] {
+                let case = format!("{what} {callers}");
+                benchmarks.push(Benchmark::new(scheme, "starling", case, move |context| {
+                    measure(context, scheme, what, callers)
+                }));
+            }
+        }
+    }
+    benchmarks
+}
+
+/// Runs the process of a role that this module has. `None`: the role is not one of them.
+pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
+    match role {
+        SERVER => Some(begin_server(role, arguments).and_then(|rest| serve_echo(&rest))),
+        CLIENT => Some(begin_client(role, arguments).and_then(|rest| call_in_turns(&rest))),
+        _ => None,
+    }
+}
+
+fn measure(
+    context: &Context,
+    scheme: &'static str,
+    what: &'static str,
+    callers: &'static str,
+) -> Result<Sample, BenchError> {
+    let without = context.launcher.start(SERVER, &[scheme, NOTHING])?;
+    let with = context.launcher.start(SERVER, &[scheme, what])?;
+    let arguments = [without.address(), with.address(), what, callers];
+    let mut client = context.launcher.start_client(CLIENT, &arguments)?;
+    let milliseconds = (context.seconds * 1000.0).ceil();
+    client.write_line(&milliseconds.to_string())?;
+    let said = client.read_line()?;
+    let rates: Vec<f64> = said
+        .split(' ')
+        .filter_map(|rate| rate.parse().ok())
+        .collect();
+    let [rate, of_plain] = rates[..] else {
+        return Err(client.unexpected(&said));
+    };
+    Ok(vec![
+        (Metric::Rate, rate),
+        (Metric::OfUnobserved, of_plain * 100.0),
+    ])
+}
+
+fn bad(role: &str, why: &str) -> BenchError {
+    BenchError::BadRoleArguments {
+        role: role.into(),
+        why: why.into(),
+    }
+}
+
+/// Has what is made from now on observed.
+fn observe(what: &str) {
+    match what {
+        METRICS => starling::metrics::enable(),
+        TRACES => {
+            // There is none before, for this is the process's own.
+            let _ = tracing::subscriber::set_global_default(TakeAndForget);
+            starling::trace::enable(SHARE_OF_ROOTS);
+        }
+        _ => {}
+    }
+}
+
+/// Takes spans as a subscriber does that exports them, and keeps nothing.
+struct TakeAndForget;
+
+impl tracing::Subscriber for TakeAndForget {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+fn serve_echo(arguments: &[String]) -> Result<(), BenchError> {
+    let [scheme, what] = arguments else {
+        return Err(bad(SERVER, "expected a scheme, and what to observe"));
+    };
+    observe(what);
+    let address = address(scheme).ok_or_else(|| bad(SERVER, "expected `udp` or `shm`"))?;
+    let builder = Server::builder().bind(&address).map_err(failed)?;
+    let server = builder
+        .add_service(echo::server())
+        .build()
+        .map_err(failed)?;
+    let server = server.spawn().map_err(failed)?;
+    announce(server.address())?;
+    server.wait().map(drop).map_err(failed)
+}
+
+/// Makes calls for one turn. Returns how many were answered.
+type Calls = Box<dyn FnMut(Duration) -> Result<u64, BenchError>>;
+
+fn call_in_turns(arguments: &[String]) -> Result<(), BenchError> {
+    let [without, with, what, callers] = arguments else {
+        return Err(bad(
+            CLIENT,
+            "expected two addresses, what to observe, and the callers",
+        ));
+    };
+    let make = |address: &str| match callers.as_str() {
+        THREAD => by_thread(address),
+        TASKS => by_tasks(address),
+        LOCAL => by_endpoint(address),
+        _ => Err(bad(CLIENT, "the callers are unknown")),
+    };
+    // A turn connects, so that nothing of this channel is made after the other one is observed.
+    let mut calls = [make(without)?, make(without)?];
+    calls[0](TURN)?;
+    observe(what);
+    calls[1] = make(with)?;
+    calls[1](TURN)?;
+    announce(with)?;
+    for line in stdin().lock().lines() {
+        let line = line.map_err(BenchError::io("reading from the benchmark"))?;
+        let milliseconds = line
+            .parse()
+            .map_err(|_| bad(CLIENT, "a line is a number of ms"))?;
+        let (rate, of_plain) = turns(&mut calls, Duration::from_millis(milliseconds))?;
+        writeln!(stdout(), "{rate} {of_plain}")
+            .map_err(BenchError::io("writing to the benchmark"))?;
+    }
+    Ok(())
+}
+
+/// The observed rate, and the median of its ratio to the other one in pairs of turns.
+fn turns(calls: &mut [Calls; 2], period: Duration) -> Result<(f64, f64), BenchError> {
+    let until = Instant::now() + period;
+    let (mut ratios, mut observed, mut elapsed) = (Vec::new(), 0, Duration::ZERO);
+    while ratios.len() < 3 || Instant::now() < until {
+        let mut rates = [0.0; 2];
+        // In another order each time, so that neither always follows the other.
+        let order = [[0, 1], [1, 0]][ratios.len() % 2];
+        for which in order {
+            let begun = Instant::now();
+            let answered = calls[which](TURN)?;
+            let took = begun.elapsed();
+            rates[which] = answered as f64 / took.as_secs_f64();
+            if which == 1 {
+                observed += answered;
+                elapsed += took;
+            }
+        }
+        ratios.push(rates[1] / rates[0]);
+    }
+    ratios.sort_by(f64::total_cmp);
+    let rate = observed as f64 / elapsed.as_secs_f64();
+    Ok((rate, ratios[ratios.len() / 2]))
+}
+
+/// One call of a client, checked.
+async fn call<C: Caller>(client: &EchoClient<C>, number: u64) -> Result<(), BenchError> {
+    let answer = client.call(&request(number)).await.map_err(failed)?;
+    check("starling", "observe", number, answer.message().data())
+}
+
+fn by_thread(address: &str) -> Result<Calls, BenchError> {
+    let client = EchoClient::new(Channel::lazy(address).map_err(failed)?);
+    Ok(Box::new(move |turn| {
+        let until = Instant::now() + turn;
+        let mut number = 0;
+        while Instant::now() < until {
+            number += 1;
+            let answer = client.call(&request(number)).wait().map_err(failed)?;
+            check("starling", "observe", number, answer.message().data())?;
+        }
+        Ok(number)
+    }))
+}
+
+fn by_tasks(address: &str) -> Result<Calls, BenchError> {
+    let runtime = Flavor::CurrentThread.runtime()?;
+    let client = EchoClient::new(Channel::lazy(address).map_err(failed)?);
+    Ok(Box::new(move |turn| {
+        let until = Instant::now() + turn;
+        let one = |client: EchoClient<Channel>| async move {
+            let mut number = 0;
+            while Instant::now() < until {
+                number += 1;
+                call(&client, number).await?;
+            }
+            Ok::<_, BenchError>(number)
+        };
+        let tasks: Vec<_> = (0..TASK_COUNT)
+            .map(|_| runtime.spawn(one(client.clone())))
+            .collect();
+        let answered = runtime.block_on(join_all(tasks));
+        answered
+            .into_iter()
+            .map(|task| task.expect("no panic"))
+            .sum()
+    }))
+}
+
+fn by_endpoint(address: &str) -> Result<Calls, BenchError> {
+    let mut endpoint = Endpoint::client(address).map_err(failed)?;
+    let client: EchoClient<LocalChannel> =
+        EchoClient::new(endpoint.channel(address).map_err(failed)?);
+    Ok(Box::new(move |turn| {
+        let until = Instant::now() + turn;
+        let calls = async {
+            let mut number = 0;
+            while Instant::now() < until {
+                let batch = (0..IN_FLIGHT).map(|index| call(&client, number + index));
+                for answer in join_all(batch).await {
+                    answer?;
+                }
+                number += IN_FLIGHT;
+            }
+            Ok(number)
+        };
+        endpoint.block_on(calls).map_err(failed)?
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_scheme_has_all_callers_with_and_without() {
+        let names: Vec<_> = benchmarks().iter().map(ToString::to_string).collect();
+        assert_eq!(names.len(), 12);
+        assert_eq!(names[0], "starling/udp metrics threads=1");
+        assert_eq!(names[11], "starling/shm traces local in-flight=60");
+    }
+
+    #[test]
+    fn turns_compare_rates() {
+        let at = |rate: u64| -> Calls {
+            Box::new(move |turn| {
+                std::thread::sleep(turn / 10);
+                Ok(rate)
+            })
+        };
+        let (_, ratio) = turns(&mut [at(1000), at(500)], Duration::ZERO).unwrap();
+        // Sleeps of a busy machine differ, not by orders of magnitude.
+        assert!(ratio > 0.01 && ratio < 50.0, "{ratio}");
+    }
+
+    #[test]
+    fn roles_want_their_arguments_and_others_are_left_alone() {
+        assert!(serve("somebody-else", &[]).is_none());
+        for error in [
+            serve_echo(&[]).unwrap_err(),
+            call_in_turns(&[]).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("starling-observ"), "{error}");
+        }
+    }
+}
