@@ -81,3 +81,13 @@ fn chat_prints_what_each_member_hears() {
          Barbara hears Ada: shall we?\n"
     );
 }
+
+#[test]
+fn metrics_prints_the_calls_by_status() {
+    assert_eq!(
+        run("metrics"),
+        "Hello, Ada!\nHello, Grace!\nINVALID_ARGUMENT: everybody has a name\nHello, Barbara!\n\
+         OK: 3 calls\nINVALID_ARGUMENT: 1 calls\n\
+         Client: 4 calls, 1 failed\nServer: 4 calls, 1 failed\n"
+    );
+}
