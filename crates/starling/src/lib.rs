@@ -312,7 +312,7 @@
 //! each method, for Prometheus ([`metrics::prometheus`], [`metrics::serve`]) or for the program
 //! ([`metrics::snapshot`]). [`trace::enable`] has them take part in traces, with spans of the crate `tracing` and
 //! W3C trace context in metadata. The crate `starling-otlp` sends both to a collector. What is not enabled costs
-//! nothing.
+//! a branch.
 //!
 //! Every server has [`introspection`], which `starling inspect` asks for: threads, sessions, channels and calls
 //! of its process, without the contents of messages. [`ServerBuilder::introspection`] and

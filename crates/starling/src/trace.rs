@@ -29,7 +29,7 @@
 //! | `trace_id`, `span_id`, `parent_id` | in hexadecimal |
 //!
 //! A span costs what the subscriber makes of it, so choose the share of calls that begin a trace. A call that
-//! is in no trace costs some nanoseconds, and nothing unless traces are enabled. A trace that its beginner does
+//! is in no trace costs some nanoseconds, and a branch unless traces are enabled. A trace that its beginner does
 //! not sample is passed on without spans. To have OpenTelemetry make the ids, set a [`Tracer`]; the crate
 //! `starling-otlp` has one.
 
