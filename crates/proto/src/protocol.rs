@@ -435,6 +435,7 @@ impl Protocol {
         }
         if late > 2 * TICK_NS {
             self.shared.peers.discount_absence(late);
+            self.client.discount_absence(late);
         }
         self.next_tick = now + TICK_NS;
         self.overdue_at = self.next_tick + self.shared.config.keepalive_ns;

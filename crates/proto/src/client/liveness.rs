@@ -44,6 +44,20 @@ impl Client {
         }
     }
 
+    /// This endpoint was away, so it could not hear that servers have its requests.
+    #[cold]
+    pub(crate) fn discount_absence(&mut self, gap_ns: u64) {
+        for place in 0..self.sessions.places() {
+            let Some(id) = self.sessions.id_at(place) else {
+                continue;
+            };
+            let session = self.sessions.get_mut(id).expect("just named");
+            for slot in session.slots.iter_mut() {
+                slot.discount_absence(gap_ns);
+            }
+        }
+    }
+
     /// Sends the requests that wait for a peer that has answered. Requests to a peer that is gone
     /// ended with their session.
     #[cold]

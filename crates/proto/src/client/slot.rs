@@ -150,6 +150,13 @@ impl Slot {
         *self.cold.extra_mut() = at;
     }
 
+    /// This endpoint was away for so long, and heard of no confirmation meanwhile.
+    pub(crate) fn discount_absence(&mut self, gap_ns: u64) {
+        if self.phase != Phase::Idle && self.retries > 0 {
+            self.confirm(self.confirmed_at() + gap_ns);
+        }
+    }
+
     /// The facts about the network that an answer with these flags carries. The request was sent
     /// once.
     pub(crate) fn ack_of_answer(&mut self, now: u64, answer: u8) -> Ack {

@@ -514,6 +514,31 @@ fn a_client_that_was_away_sends_nothing_to_a_server_that_may_have_dropped_it() {
     }
 }
 
+/// A client that was away has not heard of a long request for as long. That says nothing of its server.
+#[test]
+fn a_long_request_survives_an_absence_of_its_client() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.hosts[1].echo = false;
+    net.request(0, session, 1, b"long");
+    // It has been sent again often enough for a judgement.
+    net.run_ms(1_000);
+    net.hosts[0].alive = false;
+    net.run_ms(4_000);
+    net.hosts[0].alive = true;
+    net.run_ms(1_000);
+    let (request, now) = (net.hosts[1].ran[0].0, net.now);
+    assert!(net.hosts[1].respond(now, request, b"at last"));
+    net.run_ms(100);
+    let answer = Seen::Answer(1, b"at last".to_vec());
+    assert!(
+        net.hosts[0].seen.contains(&answer),
+        "{:?}",
+        net.hosts[0].seen
+    );
+}
+
 #[test]
 fn a_server_that_is_shut_down_tells_its_clients() {
     let mut net = Net::pair();
