@@ -27,6 +27,8 @@ pub(crate) struct Port {
 struct Queue {
     datagrams: VecDeque<Datagram>,
     is_sleeping: bool,
+    /// Times that the device slept.
+    sleeps: u64,
     /// The waker was used.
     is_woken: bool,
     is_closed: bool,
@@ -187,6 +189,7 @@ impl Port {
         let mut queue = self.queue.lock();
         if queue.datagrams.is_empty() && !queue.is_woken {
             queue.is_sleeping = true;
+            queue.sleeps += 1;
             match timeout {
                 Some(timeout) => drop(self.arrived.wait_for(&mut queue, timeout)),
                 None => self.arrived.wait(&mut queue),
@@ -204,6 +207,12 @@ impl Wake for Port {
         if queue.is_sleeping {
             self.arrived.notify_one();
         }
+    }
+
+    fn at_rest(&self) -> Option<u64> {
+        let queue = self.queue.lock();
+        let has_cause = queue.is_woken || !queue.datagrams.is_empty();
+        (queue.is_sleeping && !has_cause).then_some(queue.sleeps)
     }
 }
 

@@ -36,7 +36,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use clock::{Clock, Mark, MonotonicClock};
+pub use clock::{Clock, ManualTime, Mark, MonotonicClock};
 pub use device::Device;
 pub use error::{Fault, IoError, IoErrorParts};
 pub use fork::forks;
@@ -158,6 +158,13 @@ pub enum PeerRefusal {
 pub trait Wake: Send + Sync {
     /// Ends the current or the next wait. Cheap when no thread sleeps. Never blocks.
     fn wake(&self);
+
+    /// Some number while a thread sleeps by this, with nothing there to end the sleep; another number in each
+    /// sleep. Also if nobody is to do anything until it is woken. None: not so, or not known. For tests that
+    /// move time by hand.
+    fn at_rest(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Whether a reactor can wait for a device now.
