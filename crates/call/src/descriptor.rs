@@ -112,16 +112,18 @@ pub struct CallDescriptor {
 }
 
 impl CallDescriptor {
-    /// The time that the caller still waits. Zero if the deadline has passed.
-    pub fn remaining(&self) -> Option<Duration> {
+    /// The time that the caller still waits. Zero if the deadline has passed. `now` is asked only if there
+    /// is a deadline.
+    #[inline]
+    pub fn remaining(&self, now: impl FnOnce() -> Instant) -> Option<Duration> {
         self.deadline
-            .map(|deadline| deadline.saturating_duration_since(Instant::now()))
+            .map(|deadline| deadline.saturating_duration_since(now()))
     }
 
-    /// The options of the call header, with the time that is left now.
-    pub fn header_options(&self) -> CallOptions {
+    /// The options of the call header, with the time that is left.
+    pub fn header_options(&self, now: impl FnOnce() -> Instant) -> CallOptions {
         CallOptions {
-            timeout: self.remaining(),
+            timeout: self.remaining(now),
             encoding: self.encoding,
             stream: self.stream,
             metadata: self.metadata.clone(),

@@ -323,6 +323,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         &self.io
     }
 
+    /// Gives the endpoint another clock, which must not be behind the one that it has.
+    pub fn set_clock(&mut self, clock: C) {
+        self.parts.clock = clock;
+    }
+
     /// The counters of the endpoint.
     pub fn stats(&self) -> &Stats {
         &self.parts.core.stats

@@ -12,6 +12,9 @@ struct Requests {
     /// Something is expected, and nobody drives.
     called: bool,
     stop: bool,
+    /// The keeper sleeps.
+    #[cfg(not(any(loom, shuttle)))]
+    is_asleep: bool,
 }
 
 /// Why the keeper woke up.
@@ -69,11 +72,19 @@ impl Keeper {
         self.wake.notify_one();
     }
 
+    /// Whether the keeper sleeps, and nobody has called it.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn is_idle(&self) -> bool {
+        let requests = lock(&self.requests);
+        requests.is_asleep && !requests.called
+    }
+
     /// Sleeps until the keeper is called or its timer is due.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn sleep(&self, now_ns: impl Fn() -> u64) -> WakeReason {
         let mut requests = lock(&self.requests);
         loop {
+            requests.is_asleep = false;
             if requests.stop {
                 return WakeReason::Stop;
             }
@@ -88,6 +99,7 @@ impl Keeper {
                     false => WakeReason::TimerDue,
                 };
             }
+            requests.is_asleep = true;
             if at_ns == NEVER {
                 self.wake.wait(&mut requests);
             } else {

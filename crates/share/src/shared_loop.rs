@@ -1,6 +1,8 @@
 //! The driver role, the inbox, and who drives next.
 
 mod background;
+#[cfg(not(any(loom, shuttle)))]
+mod by_hand;
 mod handover_check;
 mod reactors;
 mod tasks;

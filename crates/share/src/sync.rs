@@ -30,6 +30,10 @@ mod shipped {
         pub(crate) fn lock(&self) -> RoleGuard<'_, T> {
             self.0.lock()
         }
+
+        pub(crate) fn is_locked(&self) -> bool {
+            self.0.is_locked()
+        }
     }
 
     /// Where one thread sleeps until others wake it.

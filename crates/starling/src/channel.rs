@@ -26,7 +26,9 @@ use crate::permits::Permits;
 use crate::plane::{Operation, Transport};
 use crate::stats::ThreadStats;
 use crate::streaming::{self, ClientEnd, Route, StreamReceiver, StreamSender};
+use crate::testing::TestClock;
 use crate::threads;
+use crate::time::Time;
 use crate::trace::{self, ClientSpan};
 use crate::wait::block_on;
 
@@ -79,6 +81,7 @@ pub struct ChannelBuilder {
     capacity: usize,
     fail_when_full: bool,
     own_endpoint: Option<EndpointConfig>,
+    time: Time,
 }
 
 impl ChannelBuilder {
@@ -114,12 +117,20 @@ impl ChannelBuilder {
         self
     }
 
+    /// Takes the time from a clock that a test moves by hand: for deadlines, timeouts, keepalive and pauses
+    /// between attempts to connect. Gives the channel its own endpoint.
+    pub fn clock(mut self, clock: &TestClock) -> Self {
+        self.own_endpoint.get_or_insert_default();
+        self.time = clock.time();
+        self
+    }
+
     /// A channel that connects with its first call.
     pub fn lazy(self) -> Result<Channel, Error> {
         let settings = self.clone();
         let address = Address::parse(&self.address)?;
         let driver = match &self.own_endpoint {
-            Some(config) => Arc::new(Driver::start(&address, config)?),
+            Some(config) => Arc::new(Driver::start(&address, &self.time, config)?),
             None => Driver::shared(&address)?,
         };
         let transport = DirectTransport::new(driver, address);
@@ -136,6 +147,7 @@ impl ChannelBuilder {
         let shared = Arc::new(Shared {
             transport,
             address: self.address,
+            time: self.time,
             permits: Permits::new(self.capacity),
             fail_when_full: self.fail_when_full,
             process: forks(),
@@ -175,6 +187,7 @@ impl Channel {
             capacity: DEFAULT_CAPACITY,
             fail_when_full: false,
             own_endpoint: None,
+            time: Time::default(),
         }
     }
 
@@ -329,7 +342,7 @@ impl Caller for Channel {
         };
         let mut options = options;
         let span = trace::begin_call(method.path, &shared.address, &mut options);
-        let mut call = options.into_owned().outgoing(method);
+        let mut call = options.into_owned().outgoing(method, &shared.time);
         call.message.payload = prepare(request, call.message.headroom);
         ChannelCall {
             span,

@@ -14,11 +14,13 @@ use crate::interceptor::{BoxFuture, Interceptors, call_through};
 use crate::metrics;
 use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
+use crate::time::Time;
 
 /// The state that the clones of a channel and their calls share.
 pub(crate) struct Shared {
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) address: String,
+    pub(crate) time: Time,
     pub(crate) permits: Arc<Permits>,
     pub(crate) fail_when_full: bool,
     /// The process that made the channel; see [`forks`].
@@ -72,7 +74,7 @@ impl DeadlineTimer {
         let Some(deadline) = deadline else {
             return Poll::Pending;
         };
-        if deadline <= Instant::now() {
+        if deadline <= shared.time.now() {
             return Poll::Ready(());
         }
         match &self.0 {

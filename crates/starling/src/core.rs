@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use starling_endpoint::{EndpointConfig, ProtocolConfig, Secrets, Stats, Turn, WorkerConfig};
+use starling_endpoint::{EndpointConfig, Idle, ProtocolConfig, Secrets, Stats, Turn, WorkerConfig};
 use starling_io::{DeviceReport, IoError, MonotonicClock, Wake};
 
 use crate::address::Address;
@@ -24,6 +24,7 @@ use crate::server::serve_on;
 use crate::stats::ThreadStats;
 use crate::streaming::Streams;
 use crate::threads::{self, Questions, ThreadRole};
+use crate::time::Time;
 use crate::wait::{InTurn, Runs};
 
 pub(crate) struct Core<I: Device> {
@@ -47,13 +48,20 @@ impl<I: Device> Core<I> {
     pub(crate) fn new(
         io: I,
         clock: MonotonicClock,
+        time: &Time,
         config: &EndpointConfig,
     ) -> Result<Self, Error> {
         let (secrets, seed) = secrets()?;
-        let raw = Raw::new(io, clock.clone(), config.clone(), secrets)?;
+        let mut config = config.clone();
+        if time.is_manual() {
+            // By a clock that stands still, the time to spin is never over.
+            config.idle = Idle::Block;
+        }
+        let protocol = config.protocol.clone();
+        let raw = Raw::new(io, clock.clone(), config, secrets)?;
         let turn_ends = TurnEnds::of_endpoint();
         let turns = turn_ends.as_ref().map(|ends| Arc::clone(&ends.turns));
-        let executor = Executor::new(raw.local(), clock, seed, turns);
+        let executor = Executor::new(raw.local(), clock, time.clone(), seed, turns);
         let queue = Arc::new(PollQueue::default());
         let connections = Connections::new(&executor, &queue);
         let woken = Arc::new(Woken {
@@ -64,7 +72,7 @@ impl<I: Device> Core<I> {
             raw,
             executor,
             connections,
-            protocol: config.protocol.clone(),
+            protocol,
             streams: None,
             questions: Arc::default(),
             turn_ends,
@@ -169,8 +177,16 @@ impl<I: Device> Core<I> {
         }
     }
 
+    /// From now on time passes by itself: nobody has to move it for the end.
+    pub(crate) fn let_time_pass(&mut self) {
+        if let Some(clock) = self.executor.time.running_clock() {
+            self.raw.set_clock(clock);
+        }
+    }
+
     /// Finishes the work in progress, at most for `timeout`. True if all of it was finished.
     pub(crate) fn drain(&mut self, timeout: Duration) -> Result<bool, IoError> {
+        self.let_time_pass();
         let begun = std::time::Instant::now();
         self.raw.start_drain();
         while !self.is_drained() {

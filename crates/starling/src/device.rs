@@ -21,6 +21,7 @@ use crate::driver::{EventLoop, OpenedLoop};
 use crate::error::Error;
 use crate::plane::Listener;
 use crate::server::DirectListener;
+use crate::time::Time;
 
 /// The endpoint under the facade.
 pub(crate) type Raw<I> = Endpoint<I, MonotonicClock>;
@@ -69,6 +70,7 @@ pub(crate) trait DeviceKind: Sync {
         &self,
         address: &Address,
         is_bound: bool,
+        time: &Time,
         config: &EndpointConfig,
     ) -> Result<Box<dyn AnyCore>, Error>;
 
@@ -77,6 +79,7 @@ pub(crate) trait DeviceKind: Sync {
         &self,
         address: &Address,
         clock: MonotonicClock,
+        time: &Time,
         config: &EndpointConfig,
     ) -> Result<OpenedLoop, Error>;
 }
@@ -134,6 +137,7 @@ impl<I: Device> DeviceKind for Kind<I> {
         &self,
         address: &Address,
         is_bound: bool,
+        time: &Time,
         config: &EndpointConfig,
     ) -> Result<Box<dyn AnyCore>, Error> {
         let io = match is_bound {
@@ -141,17 +145,18 @@ impl<I: Device> DeviceKind for Kind<I> {
             false => None,
         };
         let io = io.map_or_else(|| I::client(address.as_str()), Ok)?;
-        Ok(Box::new(Core::new(io, MonotonicClock::new(), config)?))
+        Ok(Box::new(Core::new(io, time.clock(), time, config)?))
     }
 
     fn event_loop(
         &self,
         address: &Address,
         clock: MonotonicClock,
+        time: &Time,
         config: &EndpointConfig,
     ) -> Result<OpenedLoop, Error> {
         let io = I::client(address.as_str())?;
-        Ok(EventLoop::open(Core::new(io, clock, config)?))
+        Ok(EventLoop::open(Core::new(io, clock, time, config)?))
     }
 }
 

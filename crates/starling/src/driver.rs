@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use starling_endpoint::{EndpointConfig, Status};
-use starling_io::{MessageMemory, MonotonicClock, forks};
+use starling_io::{MessageMemory, MonotonicClock, Wake, forks};
 use starling_share::{SharedLoop, TaskHandle};
 
 use crate::address::Address;
@@ -33,6 +33,7 @@ use crate::error::Error;
 use crate::plane::{CallHandle, Reply, stopped};
 use crate::stats::ThreadStats;
 use crate::threads::{self, ThreadRole};
+use crate::time::Time;
 use crate::wait::{block_on, drive_while_blocked};
 
 pub(crate) use command::Command;
@@ -79,14 +80,27 @@ impl Driver {
         if let Some(driver) = reaching.iter().find(works) {
             return Ok(Arc::clone(driver));
         }
-        let driver = Arc::new(Self::start(address, &EndpointConfig::default())?);
+        let driver = Arc::new(Self::start(
+            address,
+            &Time::default(),
+            &EndpointConfig::default(),
+        )?);
         shared.push((address.clone(), Arc::downgrade(&driver)));
         Ok(driver)
     }
 
     /// Makes a new endpoint, and starts its keeper.
-    pub(crate) fn start(address: &Address, config: &EndpointConfig) -> Result<Self, Error> {
+    pub(crate) fn start(
+        address: &Address,
+        time: &Time,
+        config: &EndpointConfig,
+    ) -> Result<Self, Error> {
+        // Threads take turns by the machine's time.
         let clock = MonotonicClock::new();
+        let its_clock = match time.is_manual() {
+            true => time.clock(),
+            false => clock.clone(),
+        };
         let OpenedLoop {
             event_loop,
             waker,
@@ -94,8 +108,10 @@ impl Driver {
             descriptor,
             memory,
             questions,
-        } = (address.device()).event_loop(address, clock.clone(), config)?;
+        } = (address.device()).event_loop(address, its_clock, time, config)?;
         let shared = Arc::new(SharedLoop::new(event_loop, waker, clock));
+        let driven: Arc<dyn Wake> = Arc::<Shared>::clone(&shared);
+        time.wake_at_moves(&driven);
         let asked = Arc::downgrade(&shared);
         threads::add(ThreadRole::Channels, &questions, move || {
             if let Some(shared) = asked.upgrade() {

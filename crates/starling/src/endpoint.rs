@@ -17,6 +17,7 @@ use crate::health::{EndOnDrop, Health};
 use crate::local::LocalChannel;
 use crate::settings::{Settings, settings_methods};
 use crate::threads::ThreadRole;
+use crate::time::OwnersEndpoint;
 
 /// One thread's endpoint: it serves and calls, runs to completion, and takes no locks.
 ///
@@ -26,6 +27,8 @@ pub struct Endpoint {
     health: EndOnDrop,
     core: Box<dyn AnyCore>,
     channels: Arc<ChannelFactory>,
+    /// Only if a test moves the endpoint's time.
+    by_hand: Option<Arc<OwnersEndpoint>>,
 }
 
 impl Endpoint {
@@ -52,6 +55,7 @@ impl Endpoint {
     /// that needs no executor of its own. An error is the device's, and final.
     pub fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, IoError> {
         let mut output = None;
+        let _runs = self.by_hand.as_ref().map(|endpoint| endpoint.run());
         self.core
             .block_on(pin!(async { output = Some(future.await) }))?;
         Ok(output.expect("the future has ended"))
@@ -82,6 +86,7 @@ impl Endpoint {
 
     /// Runs until `done` returns true. It is called after each turn.
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) -> Result<(), IoError> {
+        let _runs = self.by_hand.as_ref().map(|endpoint| endpoint.run());
         self.core.run_until(&mut done)
     }
 
@@ -191,6 +196,7 @@ impl EndpointBuilder {
             mut registry,
             config,
             workers,
+            time,
         } = self.settings;
         match role {
             Role::Bind => registry.complete(&workers)?,
@@ -198,7 +204,7 @@ impl EndpointBuilder {
             Role::Reach => return Err(Error::ServesNothing),
         }
         let is_bound = *role == Role::Bind;
-        let mut core = address.device().core(&address, is_bound, &config)?;
+        let mut core = address.device().core(&address, is_bound, &time, &config)?;
         let channels = core.channels(address);
         if is_bound {
             core.serve(&registry, &channels, &workers)?;
@@ -207,6 +213,7 @@ impl EndpointBuilder {
         core.be_known(ThreadRole::Endpoint);
         let health = EndOnDrop(registry.health.clone());
         Ok(Endpoint {
+            by_hand: OwnersEndpoint::new(&time, core.waker()),
             health,
             core,
             channels,

@@ -7,12 +7,14 @@ use starling_endpoint::LocalHandle;
 use starling_io::{Clock, MonotonicClock};
 
 use crate::metrics::Turns;
+use crate::time::Time;
 
 pub(crate) struct Executor {
     pub(crate) local: LocalHandle,
     /// For what the endpoint's thread counts at the end of a turn, if metrics are enabled.
     pub(crate) turns: Option<Arc<Turns>>,
     clock: MonotonicClock,
+    pub(crate) time: Time,
     /// State of the generator for jitter.
     random: AtomicU64,
 }
@@ -21,6 +23,7 @@ impl Executor {
     pub(crate) fn new(
         local: LocalHandle,
         clock: MonotonicClock,
+        time: Time,
         seed: u64,
         turns: Option<Arc<Turns>>,
     ) -> Arc<Self> {
@@ -28,6 +31,7 @@ impl Executor {
             local,
             turns,
             clock,
+            time,
             random: AtomicU64::new(seed | 1),
         })
     }

@@ -10,6 +10,7 @@
 mod call;
 mod client;
 mod server;
+mod timer;
 
 use std::fmt;
 use std::future::Future;

@@ -378,7 +378,9 @@ mod service;
 mod settings;
 mod stats;
 mod streaming;
+pub mod testing;
 mod threads;
+mod time;
 pub mod trace;
 mod wait;
 

@@ -163,7 +163,7 @@ impl Caller for LocalChannel {
             timeout,
             ..options.into_owned()
         };
-        let mut call = options.outgoing(method);
+        let mut call = options.outgoing(method, &self.executor.time);
         call.message.payload = prepare(request, call.message.headroom);
         let measured = begin_local(connection, &self.executor, method, request);
         let (connection, executor) = (Arc::clone(connection), Arc::clone(&self.executor));
@@ -261,7 +261,7 @@ impl Origin {
             ..self.options.clone()
         };
         let first = self.options.lower(Encoding::Native, self.options.timeout);
-        let mut call = options.outgoing(self.method);
+        let mut call = options.outgoing(self.method, &self.executor.time);
         // The room that its first attempt had for the header.
         call.message.headroom = first.header_len();
         call.message.payload = message;

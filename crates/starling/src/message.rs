@@ -15,7 +15,15 @@ use starling_message::{Arena, Message, MessageLayout, MessageView, Reader, refle
 use starling_msgbuf::spare;
 
 use crate::nested::NestedContext;
-use crate::plane::IncomingCall;
+use crate::time::Time;
+
+/// What a listener has for its handlers.
+#[derive(Clone)]
+pub(crate) struct Here {
+    /// The best memory for large parts of responses.
+    pub(crate) memory: MessageMemory,
+    pub(crate) time: Time,
+}
 
 /// A request of an inline or worker handler. The handler reads it where it was received.
 pub struct Request<'a, Q: Message> {
@@ -23,7 +31,7 @@ pub struct Request<'a, Q: Message> {
     pub(crate) metadata: MetadataView<'a>,
     pub(crate) remaining: Option<Duration>,
     pub(crate) deadline: Option<Instant>,
-    pub(crate) memory: &'a MessageMemory,
+    here: &'a Here,
     peer: &'a Peer,
     /// `None`: the handler runs in the thread that would hear of a cancellation.
     cancellation: Option<&'a Cancellation>,
@@ -36,15 +44,15 @@ impl<'a, Q: Message> Request<'a, Q> {
     fn new(
         view: Q::View<'a>,
         request: RequestView<'a>,
-        memory: &'a MessageMemory,
+        here: &'a Here,
         response_metadata: &'a Mutex<Metadata>,
     ) -> Self {
         Self {
             view,
             metadata: request.metadata(),
             remaining: request.remaining(),
-            deadline: deadline_after(request.remaining()),
-            memory,
+            deadline: here.time.after(request.remaining()),
+            here,
             peer: request.peer(),
             cancellation: request.cancellation(),
             response_metadata,
@@ -80,7 +88,7 @@ impl<'a, Q: Message> Request<'a, Q> {
     /// Whether the caller no longer waits: it cancelled the call, it is gone, or its deadline has passed. A
     /// worker handler that works for long asks now and then. An inline handler learns of the deadline only.
     pub fn is_cancelled(&self) -> bool {
-        let is_late = |deadline| deadline <= Instant::now();
+        let is_late = |deadline| deadline <= self.here.time.now();
         self.cancellation.is_some_and(Cancellation::is_cancelled)
             || self.deadline.is_some_and(is_late)
     }
@@ -94,7 +102,7 @@ impl<'a, Q: Message> Request<'a, Q> {
     /// The best memory for a large bytes field of the response, for `reply.set_..._bytes`: a device that
     /// can do so sends from there without a copy.
     pub fn memory(&self) -> &'a MessageMemory {
-        self.memory
+        &self.here.memory
     }
 
     /// Sends metadata with the response, in place of what was set before. A call that fails sends that of its
@@ -186,12 +194,12 @@ impl<Q: Message> OwnedRequest<Q> {
     pub(crate) fn receive(
         message: OwnedMessage,
         encoding: Encoding,
-        call: &IncomingCall,
+        context: &NestedContext,
     ) -> Result<Self, Status> {
         Ok(Self {
             kept: Kept::receive(message, encoding).map_err(malformed_request)?,
-            deadline: deadline_after(call.remaining),
-            peer: call.peer.clone(),
+            deadline: context.deadline(),
+            peer: context.peer().clone(),
         })
     }
 
@@ -301,27 +309,22 @@ fn malformed_request(error: impl fmt::Display) -> Status {
     Status::invalid_argument(format!("the client's request is malformed: {error}")).with_not_run()
 }
 
-/// The deadline of a call that has this time left now.
-fn deadline_after(remaining: Option<Duration>) -> Option<Instant> {
-    remaining.and_then(|time| Instant::now().checked_add(time))
-}
-
 /// Runs a handler on a request and appends the response. The error says whether the handler ran. In the
 /// native layout it copies nothing and, if the response fits, allocates nothing.
 #[inline]
 pub(crate) fn serve<Q: Message, P: Message>(
     request: RequestView<'_>,
-    memory: &MessageMemory,
+    here: &Here,
     response: &mut ResponseBuilder<'_>,
     handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
 ) -> Result<(), Status> {
     if request.encoding() == Encoding::Protobuf {
-        return serve_protobuf::<Q, P>(request, memory, response, handler);
+        return serve_protobuf::<Q, P>(request, here, response, handler);
     }
     let body = request.body();
     validate(Q::LAYOUT, body).map_err(malformed_request)?;
     let metadata = Mutex::new(Metadata::default());
-    let request = Request::new(Q::view_of(Reader::root(body)), request, memory, &metadata);
+    let request = Request::new(Q::view_of(Reader::root(body)), request, here, &metadata);
     let own_buffer = std::mem::take(response.body());
     let mut arena = Arena::begin(own_buffer, P::LAYOUT);
     handler(request, P::mut_of(arena.root())).map_err(Status::with_run)?;
@@ -345,14 +348,14 @@ fn set_metadata(response: &mut ResponseBuilder<'_>, metadata: Mutex<Metadata>) {
 /// The same for a peer with another version of the schema.
 fn serve_protobuf<Q: Message, P: Message>(
     request: RequestView<'_>,
-    memory: &MessageMemory,
+    here: &Here,
     response: &mut ResponseBuilder<'_>,
     handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
 ) -> Result<(), Status> {
     let decoded =
         Q::from_protobuf(request.body(), DecodeLimits::default()).map_err(malformed_request)?;
     let metadata = Mutex::new(Metadata::default());
-    let request = Request::new(decoded.view(), request, memory, &metadata);
+    let request = Request::new(decoded.view(), request, here, &metadata);
     let mut built = P::default();
     handler(request, built.as_mut()).map_err(Status::with_run)?;
     set_metadata(response, metadata);

@@ -42,7 +42,7 @@ impl NestedContext {
         Self {
             channels: Arc::clone(channels),
             deadline_ns,
-            deadline: remaining.and_then(|remaining| Instant::now().checked_add(remaining)),
+            deadline: channels.executor.time.after(remaining),
             peer,
             cancellation,
             response_metadata: Arc::default(),

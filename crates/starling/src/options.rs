@@ -1,7 +1,7 @@
 //! The options of a call.
 
 use std::borrow::Cow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use starling_endpoint::{
     CallDescriptor, CallNumber, Direction, Encoding, Metadata, MetadataError, MethodId, MethodPath,
@@ -10,6 +10,7 @@ use starling_endpoint::{
 use starling_message::MethodDescriptor;
 
 use crate::plane::OutgoingCall;
+use crate::time::Time;
 
 /// The options of one call, or of all calls of a client. By default, a call has no deadline and no
 /// metadata, and fails at once if the server cannot be reached.
@@ -122,6 +123,7 @@ impl CallOptions {
         path: MethodPath,
         method: u32,
         encoding: Encoding,
+        time: &Time,
     ) -> (CallDescriptor, bool) {
         let wait_for_ready = self.waits_for_ready();
         let mut message = CallDescriptor {
@@ -130,21 +132,21 @@ impl CallOptions {
             method: MethodId(method),
             direction: Direction::Request,
             // A deadline beyond the clock's range is none, and the call header could not hold it.
-            deadline: (self.timeout).and_then(|timeout| Instant::now().checked_add(timeout)),
+            deadline: time.after(self.timeout),
             metadata: self.metadata,
             encoding,
             stream: None,
             payload: Msgbuf::new(),
             headroom: 0,
         };
-        message.headroom = message.header_options().header_len();
+        message.headroom = message.header_len();
         (message, wait_for_ready)
     }
 
     /// A call of generated code, before it has a payload.
-    pub(crate) fn outgoing(self, method: &'static MethodDescriptor) -> OutgoingCall {
+    pub(crate) fn outgoing(self, method: &'static MethodDescriptor, time: &Time) -> OutgoingCall {
         let path = MethodPath::Static(method.path);
-        let (message, wait_for_ready) = self.describe(path, method.id, Encoding::Native);
+        let (message, wait_for_ready) = self.describe(path, method.id, Encoding::Native, time);
         OutgoingCall {
             message,
             types: Some(method),

@@ -36,6 +36,7 @@ impl Channel {
             MethodPath::Owned(Arc::from(path)),
             method_id(path),
             Encoding::Protobuf,
+            &shared.time,
         );
         let mut bytes = vec![0; message.headroom];
         bytes.extend_from_slice(request);

@@ -7,14 +7,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use starling_endpoint::{RequestView, ResponseBuilder, Status, WorkerConfig};
-use starling_io::MessageMemory;
 use starling_message::{Message, MethodDescriptor, Mode, ServiceDescriptor};
 
 use crate::error::Error;
 use crate::health::{HEALTH_SERVICE, Health, health_server};
 use crate::interceptor::{Intercepted, Interceptor, Interceptors};
 use crate::introspection::introspection_server;
-use crate::message::{OwnedRequest, Request, respond, serve};
+use crate::message::{Here, OwnedRequest, Request, respond, serve};
 use crate::metrics::{self, MeasuredMethod};
 use crate::nested::NestedContext;
 use crate::plane::{ListenerContext, Method, MethodHandler, ServerStreamEnd};
@@ -248,13 +247,13 @@ where
     /// The handler on bytes. Each call of it is direct, and knows the types.
     fn on_bytes(
         &self,
-        memory: MessageMemory,
+        here: Here,
     ) -> impl Fn(RequestView<'_>, &mut ResponseBuilder<'_>) -> Result<(), Status>
     + Send
     + Sync
     + use<Q, P, F> {
         let handler = Arc::clone(&self.handler);
-        move |request, response| serve::<Q, P>(request, &memory, response, &*handler)
+        move |request, response| serve::<Q, P>(request, &here, response, &*handler)
     }
 }
 
@@ -267,7 +266,7 @@ where
     }
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
-        let handler = self.on_bytes(listener.memory().clone());
+        let handler = self.on_bytes(listener.here());
         match self.in_worker {
             true => MethodHandler::Worker(Arc::new(handler)),
             false => MethodHandler::Inline(Box::new(handler)),
@@ -300,8 +299,8 @@ where
         let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(&listener.channels));
         MethodHandler::Nested(Arc::new(move |message, call| {
             let encoding = message.encoding();
-            let request = OwnedRequest::<Q>::receive(message, encoding, &call)?;
             let context = NestedContext::new(&channels, call);
+            let request = OwnedRequest::<Q>::receive(message, encoding, &context)?;
             let metadata = context.response_metadata();
             let future = handler(context, request);
             Ok(Box::pin(async move {

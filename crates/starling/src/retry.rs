@@ -42,10 +42,16 @@ pub(crate) async fn call_when_ready(
     } = call;
     loop {
         let ready = connection.prepare(types, wait_for_ready);
-        let ready = within(&executor.local, message.remaining(), connection, ready).await;
+        let ready = within(
+            &executor.local,
+            message.remaining(|| executor.time.now()),
+            connection,
+            ready,
+        )
+        .await;
         // Whatever failed, it was not this call: not even the call that asks for the schema.
         let (session, encoding) = ready.map_err(Status::with_not_run)?;
-        let mut options = message.header_options();
+        let mut options = message.header_options(|| executor.time.now());
         options.encoding = encoding;
         // The next session may take the native layout where this one takes protobuf.
         let mut original = None;

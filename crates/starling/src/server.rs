@@ -192,6 +192,7 @@ impl Server {
             registry,
             config,
             workers,
+            time,
         } = self.settings;
         let registry: Arc<Registry> = Arc::new(registry);
         for listener in self.listeners {
@@ -200,6 +201,7 @@ impl Server {
                 registry: Arc::clone(&registry),
                 config: config.clone(),
                 workers: workers.clone(),
+                time: time.clone(),
                 control: handle.control(),
             };
             handle.start(listener, serving)?;

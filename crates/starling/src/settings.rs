@@ -3,6 +3,7 @@
 use starling_endpoint::{EndpointConfig, WorkerConfig};
 
 use crate::registry::Registry;
+use crate::time::Time;
 
 /// Requests that wait for a worker, all methods together, unless set.
 const WORKER_QUEUE: usize = 4096;
@@ -12,6 +13,7 @@ pub(crate) struct Settings {
     pub(crate) registry: Registry,
     pub(crate) config: EndpointConfig,
     pub(crate) workers: WorkerConfig,
+    pub(crate) time: Time,
 }
 
 impl Default for Settings {
@@ -21,6 +23,7 @@ impl Default for Settings {
             registry: Registry::default(),
             config: EndpointConfig::default(),
             workers: WorkerConfig::new(threads, WORKER_QUEUE),
+            time: Time::default(),
         }
     }
 }
@@ -144,6 +147,12 @@ macro_rules! settings_methods {
         /// then sleeps.
         pub fn idle(mut self, idle: ::starling_endpoint::Idle) -> Self {
             self.settings.config.idle = idle;
+            self
+        }
+
+        /// Takes the time from a clock that a test moves by hand.
+        pub fn clock(mut self, clock: &$crate::testing::TestClock) -> Self {
+            self.settings.time = clock.time();
             self
         }
 

@@ -1,10 +1,12 @@
 //! The header of a request.
 
 use super::extension::{HeaderSize, LENGTH_LEN, split_extension};
+use crate::descriptor::CallDescriptor;
 use crate::encoding::Encoding;
 use crate::field::{
     FIELD_LEN, Field, HeaderError, MAX_EXTENSION, put_field, put_stream, tag, walk,
 };
+use crate::metadata::Metadata;
 use crate::method::MethodId;
 use crate::options::CallOptions;
 use crate::stream::StreamPosition;
@@ -94,7 +96,12 @@ impl CallOptions {
         if self.is_plain() {
             METHOD_LEN
         } else {
-            request_len_extended(self)
+            extended_len(
+                self.timeout.is_some(),
+                self.encoding,
+                self.stream.is_some(),
+                &self.metadata,
+            )
         }
     }
 
@@ -112,23 +119,39 @@ impl CallOptions {
     }
 }
 
-#[cold]
-fn request_len_extended(options: &CallOptions) -> usize {
-    REQUEST_FIELDS_AT
-        + options.timeout.map_or(0, |_| 2 * FIELD_LEN + 8 + 4)
-        + match options.encoding {
-            Encoding::Native => 0,
-            Encoding::Protobuf => FIELD_LEN + 1,
+impl CallDescriptor {
+    /// Bytes of the header of this request.
+    pub fn header_len(&self) -> usize {
+        let (has_deadline, has_stream) = (self.deadline.is_some(), self.stream.is_some());
+        let is_plain = !has_deadline
+            && self.encoding == Encoding::Native
+            && !has_stream
+            && self.metadata.is_empty();
+        match is_plain {
+            true => METHOD_LEN,
+            false => extended_len(has_deadline, self.encoding, has_stream, &self.metadata),
         }
-        + options
-            .stream
-            .map_or(0, |_| FIELD_LEN + StreamPosition::LEN)
-        + options.metadata.as_fields().len()
+    }
+}
+
+#[cold]
+fn extended_len(
+    has_timeout: bool,
+    encoding: Encoding,
+    has_stream: bool,
+    metadata: &Metadata,
+) -> usize {
+    let if_so = |there: bool, len: usize| if there { len } else { 0 };
+    REQUEST_FIELDS_AT
+        + if_so(has_timeout, 2 * FIELD_LEN + 8 + 4)
+        + if_so(encoding == Encoding::Protobuf, FIELD_LEN + 1)
+        + if_so(has_stream, FIELD_LEN + StreamPosition::LEN)
+        + metadata.as_fields().len()
 }
 
 #[cold]
 fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions, now_ns: u64) -> HeaderSize {
-    let length = request_len_extended(options) - REQUEST_FIELDS_AT;
+    let length = options.header_len() - REQUEST_FIELDS_AT;
     assert!(
         length <= MAX_EXTENSION,
         "Metadata::insert bounds the extension"

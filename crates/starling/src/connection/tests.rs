@@ -6,11 +6,17 @@ use starling_io_udp::{UdpConfig, UdpIo};
 
 use super::*;
 use crate::core::Core;
+use crate::time::Time;
 
 fn core(address: &str) -> (Core<UdpIo>, u16) {
     let io = UdpIo::bind(address, UdpConfig::default()).expect("loopback");
     let port = io.local_socket_address().port();
-    let core = Core::new(io, MonotonicClock::new(), &EndpointConfig::default());
+    let core = Core::new(
+        io,
+        MonotonicClock::new(),
+        &Time::default(),
+        &EndpointConfig::default(),
+    );
     (core.expect("a sound configuration"), port)
 }
 

@@ -7,7 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use atomic_waker::AtomicWaker;
-use starling_endpoint::LocalHandle;
+
+use crate::executor::Executor;
 
 /// A caller to wake at a deadline, unless it gives up before.
 #[derive(Debug, Default)]
@@ -47,15 +48,15 @@ impl DeadlineWaker {
 }
 
 /// Waits for the deadline and wakes the caller. Returns early if the caller gives up.
-pub(super) async fn wake_at(deadline: Instant, waker: Arc<DeadlineWaker>, local: LocalHandle) {
+pub(super) async fn wake_at(deadline: Instant, waker: Arc<DeadlineWaker>, executor: Arc<Executor>) {
     loop {
         // The caller reads another clock than the endpoint's, so that one decides: when the caller
         // is woken, it must not find that there is time left.
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(executor.time.now());
         if left.is_zero() {
             return waker.wake();
         }
-        let mut sleep = pin!(local.sleep(left));
+        let mut sleep = pin!(executor.local.sleep(left));
         let cancelled = std::future::poll_fn(|cx| {
             if waker.poll_cancelled(cx).is_ready() {
                 return Poll::Ready(true);

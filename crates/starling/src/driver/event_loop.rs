@@ -25,7 +25,7 @@ use super::measures::Measures;
 use crate::binding::IdHasher;
 use crate::connection::Connection;
 use crate::core::Core;
-use crate::device::{Device, Raw};
+use crate::device::Device;
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, stopped};
 use crate::retry::{Attempt, call_when_ready, is_retryable};
 use crate::threads::Questions;
@@ -176,7 +176,13 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
     }
 
     fn next_timer_ns(&mut self) -> Option<u64> {
-        self.core.raw.next_timer_ns()
+        let next_ns = self.core.raw.next_timer_ns()?;
+        let executor = &self.core.executor;
+        if !executor.time.is_manual() {
+            return Some(next_ns);
+        }
+        // Manual time wakes the keeper when it moves.
+        (next_ns <= executor.now_ns()).then_some(0)
     }
 
     /// Closes all sessions, or ends all calls with the device's error.
@@ -185,6 +191,7 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
         // If it fails, so does the turn that follows.
         let _ = self.end_wait();
         let Some(failure) = failure else {
+            self.core.let_time_pass();
             // A failure of the device ends the sessions, too.
             let _ = self.core.raw.drain(CLOSE_TIMEOUT);
             return;
@@ -270,9 +277,9 @@ impl<I: Device> EventLoop<I> {
             }
             Command::Cancel(cell) => self.cancel(&cell),
             Command::WakeAt { deadline, waker } => {
-                let local = self.core.executor.local.clone();
-                let task = wake_at(deadline, waker, local.clone());
-                local.spawn(task);
+                let executor = &self.core.executor;
+                let task = wake_at(deadline, waker, Arc::clone(executor));
+                executor.local.spawn(task);
             }
         }
     }
@@ -304,18 +311,18 @@ impl<I: Device> EventLoop<I> {
         };
         let mut calls = self.calls.lock();
         let entry = calls.table.vacant_entry();
-        let (raw, continuation, key) = (&mut self.core.raw, self.continuation, entry.key());
+        let (core, continuation, key) = (&mut self.core, self.continuation, entry.key());
         let made = reply.call().0.with_request(|call| {
             if let Some(metrics) = &open.connection.metrics {
                 metrics.begin(
                     &call.message,
-                    raw.context().now_ns(),
+                    core.raw.context().now_ns(),
                     &reply.call().0.measure,
                 );
             }
             let session = call.types.and_then(|types| open.session(types.id));
             match session {
-                Some(session) => call_now(raw, session, call, continuation, key as u64),
+                Some(session) => call_now(core, session, call, continuation, key as u64),
                 None => Err(NotMade::Later),
             }
         });
@@ -497,14 +504,15 @@ const COPIED_BYTES: usize = 512;
 /// Hands a call to the endpoint, in the native layout. A request that was moved there is empty afterwards.
 #[inline]
 fn call_now<I: Device>(
-    raw: &mut Raw<I>,
+    core: &mut Core<I>,
     session: SessionId,
     call: &mut OutgoingCall,
     continuation: ContinuationId,
     tag: u64,
 ) -> Result<CallId, NotMade> {
+    let (raw, time) = (&mut core.raw, &core.executor.time);
     let message = &mut call.message;
-    let (method, options) = (message.method, message.header_options());
+    let (method, options) = (message.method, message.header_options(|| time.now()));
     let payload = &mut message.payload;
     if !payload.has_tail() && payload.len() <= COPIED_BYTES {
         let body = &payload.head()[message.headroom..];

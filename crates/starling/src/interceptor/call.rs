@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::future::Future;
 use std::time::{Duration, Instant};
 
 use starling_endpoint::{
@@ -10,6 +11,8 @@ use starling_endpoint::{
 };
 use starling_message::protobuf::{self, DecodeLimits};
 use starling_message::{Arena, Message, MessageLayout, MethodDescriptor, Reader};
+
+use super::timer::Timer;
 
 /// The end of a call that an interceptor is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +136,7 @@ pub(super) struct Method {
 #[derive(Clone)]
 pub struct InterceptedCall {
     pub(super) side: Side,
+    pub(super) timer: Timer,
     pub(super) method: Method,
     pub(super) metadata: Metadata,
     pub(super) deadline: Option<Instant>,
@@ -181,7 +185,12 @@ impl InterceptedCall {
     /// The time that is left.
     pub fn remaining(&self) -> Option<Duration> {
         let deadline = self.deadline?;
-        Some(deadline.saturating_duration_since(Instant::now()))
+        Some(self.timer.until(deadline))
+    }
+
+    /// Ends after this time, by the clock of the channel or the server.
+    pub fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send + use<> {
+        self.timer.sleep(duration)
     }
 
     /// Sets the call's deadline. At a server it changes what the handler sees; the caller goes on waiting

@@ -9,6 +9,7 @@ use starling_endpoint::{CallDescriptor, CallNumber, Status};
 use starling_message::MethodDescriptor;
 
 use super::call::{Body, Method};
+use super::timer::Timer;
 use super::{
     BoxFuture, Callee, InterceptedCall, InterceptedResponse, InterceptedStream, Interceptors,
     Outcome, Side,
@@ -37,7 +38,7 @@ impl Connection {
             metadata: call.metadata,
             ..self.template.clone()
         };
-        message.headroom = message.header_options().header_len();
+        message.headroom = message.header_len();
         if let Some(body) = call.body {
             body.check(self.types.map(|method| method.request))?;
             message.payload = body.into_buffer(message.encoding, message.headroom)?;
@@ -93,6 +94,7 @@ pub(crate) fn call_through(
     let payload = std::mem::take(&mut message.payload);
     let call = InterceptedCall {
         side: Side::Client,
+        timer: Timer::Channel(Arc::clone(shared)),
         method: Method {
             path: message.path.clone(),
             descriptor: types,

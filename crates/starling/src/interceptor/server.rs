@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use parking_lot::Mutex;
 use starling_endpoint::{
@@ -12,6 +11,7 @@ use starling_endpoint::{
 use starling_message::MethodDescriptor;
 
 use super::call::{Body, Method as Named};
+use super::timer::Timer;
 use super::{BoxFuture, Callee, InterceptedCall, InterceptedResponse, Interceptors, Outcome, Side};
 use crate::plane::{
     IncomingCall, ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
@@ -35,6 +35,7 @@ impl Method for Intercepted {
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
         let around = MethodInterceptors {
+            timer: Timer::Endpoint(Arc::clone(&listener.channels.executor)),
             method: self.method.descriptor(),
             interceptors: self.interceptors.clone(),
         };
@@ -50,6 +51,7 @@ impl Method for Intercepted {
 /// A method's interceptors.
 #[derive(Clone)]
 struct MethodInterceptors {
+    timer: Timer,
     method: &'static MethodDescriptor,
     interceptors: Interceptors,
 }
@@ -59,12 +61,13 @@ impl MethodInterceptors {
         let remaining = call.remaining;
         InterceptedCall {
             side: Side::Server,
+            timer: self.timer.clone(),
             method: Named {
                 path: MethodPath::Static(self.method.path),
                 descriptor: Some(self.method),
             },
             metadata,
-            deadline: remaining.and_then(|remaining| Instant::now().checked_add(remaining)),
+            deadline: remaining.and_then(|left| self.timer.now().checked_add(left)),
             peer: Some(call.peer.clone()),
             body: None,
         }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use starling_endpoint::{
     Cancellation, OwnedMessage, Peer, ResponseMessage, Status, UnaryFn, WorkerFn,
 };
-use starling_io::MessageMemory;
 use starling_message::MethodDescriptor;
 
 use crate::channel_factory::ChannelFactory;
 use crate::endpoint::Endpoint;
+use crate::message::Here;
 use crate::metrics::Turns;
 use crate::streaming::StreamEnd;
 
@@ -125,8 +125,12 @@ impl ListenerContext {
         self.channels.own().as_str().into()
     }
 
-    pub(crate) fn memory(&self) -> &MessageMemory {
-        &self.channels.memory
+    /// What handlers have.
+    pub(crate) fn here(&self) -> Here {
+        Here {
+            memory: self.channels.memory.clone(),
+            time: self.channels.executor.time.clone(),
+        }
     }
 }
 

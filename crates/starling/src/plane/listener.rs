@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::registry::{HandlerTask, Registry};
 use crate::server::{Control, ControlRequests};
 use crate::stats::ThreadStats;
+use crate::time::Time;
 
 /// A plane's server side: what serves at one address, in one thread.
 pub trait Listener: Send {
@@ -37,6 +38,7 @@ pub struct Serving {
     pub(crate) registry: Arc<Registry>,
     pub(crate) config: EndpointConfig,
     pub(crate) workers: WorkerConfig,
+    pub(crate) time: Time,
     pub(crate) control: Arc<Control>,
     pub(crate) requests: Arc<ControlRequests>,
 }

@@ -8,7 +8,7 @@ use std::task::Poll;
 use starling_endpoint::{
     DeferredReply, Handler, MethodId, ResponseMessage, Stall, Status, WorkerConfig,
 };
-use starling_io::{IoError, MonotonicClock, PacketIo, Wake};
+use starling_io::{IoError, PacketIo, Wake};
 
 use crate::address::Address;
 use crate::channel_factory::ChannelFactory;
@@ -52,7 +52,13 @@ impl<I: Device> Listener for DirectListener<I> {
     }
 
     fn serve(self: Box<Self>, serving: Serving) -> Result<bool, Error> {
-        let mut core = Core::new(self.io, MonotonicClock::new(), serving.config())?;
+        let mut core = Core::new(
+            self.io,
+            serving.time.clock(),
+            &serving.time,
+            serving.config(),
+        )?;
+        serving.time.wake_at_moves(&core.raw.waker());
         let channels = ChannelFactory::new(&core, self.address);
         serve_on(&mut core, &serving.registry, &channels, serving.workers())?;
         core.be_known(ThreadRole::Server);

@@ -22,6 +22,7 @@ use crate::executor::Executor;
 use crate::options::CallOptions;
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Waiting};
 use crate::retry::{Attempt, call_when_ready};
+use crate::time::Time;
 
 /// How the requests of a stream get to the server.
 pub(crate) enum Route {
@@ -63,6 +64,13 @@ impl Route {
     fn flush(&self) {
         if let Self::Channel(shared) = self {
             shared.transport.flush();
+        }
+    }
+
+    fn time(&self) -> &Time {
+        match self {
+            Self::Channel(shared) => &shared.time,
+            Self::Local(_, executor) => &executor.time,
         }
     }
 
@@ -111,7 +119,7 @@ impl ClientEnd {
             .stream_window
             .unwrap_or(starling_stream::DEFAULT_WINDOW);
         let wait_for_ready = options.waits_for_ready();
-        let deadline = (options.timeout).and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = route.time().after(options.timeout);
         Arc::new_cyclic(|this| {
             let mut end = Self {
                 this: Weak::clone(this),
@@ -165,7 +173,7 @@ impl ClientEnd {
             payload: Msgbuf::new(),
             headroom: 0,
         };
-        message.headroom = message.header_options().header_len();
+        message.headroom = message.header_len();
         message.payload = Msgbuf::from_parts(body.head, body.tail);
         message
     }
@@ -205,7 +213,7 @@ impl ClientEnd {
         if is_first && !self.metadata.is_empty() {
             let before = message.headroom;
             message.metadata = self.metadata.clone();
-            message.headroom = message.header_options().header_len();
+            message.headroom = message.header_len();
             let room = std::iter::repeat_n(0, message.headroom);
             message.payload.head_mut().splice(..before, room);
         }
