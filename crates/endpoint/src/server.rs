@@ -19,7 +19,7 @@ use bytes::Bytes;
 use starling_call::header::{self, MAX_EXTENSION, ResponseParts, STREAM_RESPONSE_LEN};
 use starling_call::{
     Cancellation, Encoding, Metadata, MetadataView, MethodId, OwnedMessage, Peer, RequestView,
-    ResponseBuilder, Status, StreamPosition, UnaryFn,
+    ResponseBuilder, ResponseMessage, Status, StreamPosition, UnaryFn,
 };
 use starling_io::PeerId;
 use starling_proto::{Msgbuf, Prefix, RequestId};
@@ -30,6 +30,9 @@ use crate::payload::Payload;
 use crate::room::Holding;
 use crate::sleep_state::SleepState;
 use crate::timers::NEVER;
+
+/// A response with at least so many bytes is moved into a reply and not copied.
+const MOVED_BYTES: usize = 4096;
 
 /// The facts about a request besides its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +154,18 @@ impl Answer {
         self.extra.get_or_insert_default()
     }
 
+    pub(crate) fn set_response(&mut self, response: ResponseMessage) {
+        if response.body.head().len() < MOVED_BYTES && !response.body.has_tail() {
+            let head = self.message.head_mut();
+            head.extend_from_slice(response.body.head());
+        } else {
+            self.message = response.body;
+        }
+        if !response.metadata.is_empty() {
+            self.extra().metadata = response.metadata;
+        }
+    }
+
     /// Puts the header of a successful answer in front of its body.
     pub(crate) fn seal_extra(&mut self) -> Prefix {
         let Some(extra) = self.extra.take() else {
@@ -203,6 +218,11 @@ macro_rules! answer_writers {
             let message = std::mem::take(&mut self.$answer().message);
             let (head, _) = message.into_parts();
             self.$answer().message = Msgbuf::from_parts(head, Some(tail));
+        }
+
+        /// Sends a response that was built elsewhere. A large one is moved, a small one copied.
+        pub fn set_response(&mut self, response: $crate::ResponseMessage) {
+            self.$answer().set_response(response);
         }
 
         /// Sends metadata with the response.
@@ -340,17 +360,21 @@ impl Reply<'_> {
 
     /// Defers the answer. What was written so far is kept.
     pub fn defer(self) -> DeferredReply {
+        self.defer_as(Cancellation::default())
+    }
+
+    /// The same for a handler that has begun, and knows whether its caller still waits by this.
+    pub fn defer_as(self, cancellation: Cancellation) -> DeferredReply {
         let answer = std::mem::take(&mut self.slot.answer);
-        self.defer_with(answer)
+        self.defer_with(answer, cancellation)
     }
 
     /// Defers an answer that is built elsewhere, perhaps much later: its buffer has no memory until then.
     pub fn defer_without_buffer(self) -> DeferredReply {
-        self.defer_with(Answer::default())
+        self.defer_with(Answer::default(), Cancellation::default())
     }
 
-    fn defer_with(self, answer: Answer) -> DeferredReply {
-        let cancellation = Cancellation::default();
+    fn defer_with(self, answer: Answer, cancellation: Cancellation) -> DeferredReply {
         self.slot.outcome = Some(ReplyOutcome::Deferred(cancellation.clone()));
         DeferredReply {
             id: self.slot.id,

@@ -1,6 +1,5 @@
 //! Calls from any thread and any executor.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -18,7 +17,7 @@ use crate::channel_call::{RawCall, Shared};
 use crate::channel_state::ChannelState;
 use crate::driver::{DirectTransport, Driver};
 use crate::error::Error;
-use crate::interceptor::{Interceptor, Interceptors, begin_stream};
+use crate::interceptor::{Interceptor, Interceptors, stream_through};
 use crate::message::{Response, prepare};
 use crate::metrics::client_end;
 use crate::options::CallOptions;
@@ -117,12 +116,21 @@ impl ChannelBuilder {
         self
     }
 
+    /// The same time as that of an endpoint.
+    pub(crate) fn time(self, time: &Time) -> Self {
+        if !time.is_manual() {
+            return self;
+        }
+        Self {
+            time: time.clone(),
+            ..self.own_endpoint()
+        }
+    }
+
     /// Takes the time from a clock that a test moves by hand: for deadlines, timeouts, keepalive and pauses
     /// between attempts to connect. Gives the channel its own endpoint.
-    pub fn clock(mut self, clock: &TestClock) -> Self {
-        self.own_endpoint.get_or_insert_default();
-        self.time = clock.time();
-        self
+    pub fn clock(self, clock: &TestClock) -> Self {
+        self.time(&clock.time())
     }
 
     /// A channel that connects with its first call.
@@ -221,6 +229,14 @@ impl Channel {
         Self {
             shared: Arc::clone(&self.shared),
             interceptors: self.interceptors.with(interceptor),
+        }
+    }
+
+    /// The same channel with these interceptors.
+    pub(crate) fn with_interceptors(self, interceptors: &Interceptors) -> Self {
+        Self {
+            interceptors: interceptors.clone(),
+            ..self
         }
     }
 
@@ -356,16 +372,14 @@ impl Caller for Channel {
         options: &CallOptions,
         own: Option<&CallOptions>,
     ) -> (StreamSender<Q>, StreamReceiver<P>) {
-        let options = options
-            .merged(own)
-            .and_then(|options| begin_stream(&self.interceptors, method, options.into_owned()))
-            .map(Cow::Owned);
-        streaming::halves(match (self.here(), options) {
+        streaming::halves(match (self.here(), options.merged(own)) {
             (Ok(shared), Ok(mut options)) => {
                 let traced = trace::begin_stream(method.path, &shared.address, &mut options);
-                let options = options.into_owned();
-                let route = Route::Channel(Arc::clone(shared));
-                let end = ClientEnd::new(route, method, options);
+                let (route, options) = (Route::Channel(Arc::clone(shared)), options.into_owned());
+                let end = match self.interceptors.is_empty() {
+                    true => ClientEnd::new(route, method, options),
+                    false => stream_through(&self.interceptors, route, method, options),
+                };
                 client_end(traced(end), &shared.address, method)
             }
             (Err(status), _) | (_, Err(status)) => {

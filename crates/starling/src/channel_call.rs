@@ -14,6 +14,7 @@ use crate::interceptor::{BoxFuture, Interceptors, call_through};
 use crate::metrics;
 use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
+use crate::streaming::Route;
 use crate::time::Time;
 
 /// The state that the clones of a channel and their calls share.
@@ -147,7 +148,11 @@ impl RawCall {
         }
         Self {
             shared: Arc::clone(shared),
-            progress: Progress::Intercepted(call_through(interceptors, shared, call)),
+            progress: Progress::Intercepted(call_through(
+                interceptors,
+                Route::Channel(Arc::clone(shared)),
+                call,
+            )),
             waiting: Waiting::default(),
         }
     }

@@ -13,6 +13,7 @@ use crate::core::Core;
 use crate::device::Device;
 use crate::error::Error;
 use crate::executor::Executor;
+use crate::interceptor::Interceptors;
 use crate::local::LocalChannel;
 
 /// Makes the [`LocalChannel`]s of one endpoint.
@@ -23,18 +24,25 @@ pub(crate) struct ChannelFactory {
     /// The address that its device is bound to, or was made to reach.
     own: Address,
     connections: Arc<Connections>,
+    /// Around the calls of all its channels.
+    interceptors: Interceptors,
     /// Channels to addresses that the endpoint's device does not reach. Each stays for the life of
     /// the endpoint.
     elsewhere: Mutex<HashMap<Address, Channel>>,
 }
 
 impl ChannelFactory {
-    pub(crate) fn new<I: Device>(core: &Core<I>, own: Address) -> Arc<Self> {
+    pub(crate) fn new<I: Device>(
+        core: &Core<I>,
+        own: Address,
+        interceptors: Interceptors,
+    ) -> Arc<Self> {
         Arc::new(Self {
             executor: Arc::clone(&core.executor),
             memory: core.raw.memory(),
             own,
             connections: Arc::clone(&core.connections),
+            interceptors,
             elsewhere: Mutex::default(),
         })
     }
@@ -49,7 +57,8 @@ impl ChannelFactory {
         let address = Address::parse(address)?;
         if self.own.reaches(&address) {
             let connection = self.connections.shared(address);
-            return Ok(LocalChannel::new(connection, &self.executor));
+            let interceptors = self.interceptors.clone();
+            return Ok(LocalChannel::new(connection, &self.executor, interceptors));
         }
         let channel = self.elsewhere(address)?;
         Ok(LocalChannel::elsewhere(channel, &self.executor))
@@ -60,7 +69,8 @@ impl ChannelFactory {
         if let Some(channel) = elsewhere.get(&address) {
             return Ok(channel.clone());
         }
-        let channel = Channel::lazy(address.as_str())?;
+        let channel = Channel::builder(address.as_str()).time(&self.executor.time);
+        let channel = channel.lazy()?.with_interceptors(&self.interceptors);
         elsewhere.insert(address, channel.clone());
         Ok(channel)
     }

@@ -18,6 +18,7 @@ use crate::connections::Connections;
 use crate::device::{Device, Raw};
 use crate::error::Error;
 use crate::executor::Executor;
+use crate::interceptor::Interceptors;
 use crate::metrics::TurnEnds;
 use crate::registry::Registry;
 use crate::server::serve_on;
@@ -214,7 +215,7 @@ impl<I: Device> Core<I> {
 
 /// The core of an endpoint whose device is chosen at run time. One dynamic call for each turn.
 pub(crate) trait AnyCore: Send {
-    fn channels(&self, own: Address) -> Arc<ChannelFactory>;
+    fn channels(&self, own: Address, interceptors: Interceptors) -> Arc<ChannelFactory>;
     fn serve(
         &mut self,
         registry: &Registry,
@@ -236,8 +237,8 @@ pub(crate) trait AnyCore: Send {
 }
 
 impl<I: Device> AnyCore for Core<I> {
-    fn channels(&self, own: Address) -> Arc<ChannelFactory> {
-        ChannelFactory::new(self, own)
+    fn channels(&self, own: Address, interceptors: Interceptors) -> Arc<ChannelFactory> {
+        ChannelFactory::new(self, own, interceptors)
     }
 
     fn serve(

@@ -205,7 +205,7 @@ impl EndpointBuilder {
         }
         let is_bound = *role == Role::Bind;
         let mut core = address.device().core(&address, is_bound, &time, &config)?;
-        let channels = core.channels(address);
+        let channels = core.channels(address, registry.outgoing.clone());
         if is_bound {
             core.serve(&registry, &channels, &workers)?;
             registry.health.begin();

@@ -7,8 +7,11 @@
 //!
 //! Calls of channels and servers without interceptors pay one branch for them.
 
+mod body;
 mod call;
 mod client;
+mod client_stream;
+mod items;
 mod server;
 mod timer;
 
@@ -19,8 +22,10 @@ use std::sync::Arc;
 
 use starling_endpoint::Status;
 
-pub use call::{InterceptedCall, InterceptedResponse, InterceptedStream, Side};
-pub(crate) use client::{begin_stream, call_through};
+pub use call::{InterceptedCall, InterceptedResponse, Side};
+pub(crate) use client::call_through;
+pub(crate) use client_stream::stream_through;
+pub use items::InterceptedItem;
 pub(crate) use server::Intercepted;
 
 /// What an interceptor returns, and gets from the next one.
@@ -28,10 +33,15 @@ type Outcome = Result<InterceptedResponse, Status>;
 
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Code around calls: a channel's ([`Channel::intercept`](crate::Channel::intercept)), a server's
-/// ([`ServerBuilder::interceptor`](crate::ServerBuilder::interceptor)), or those of one service
-/// ([`ServerBuilder::add_intercepted`](crate::ServerBuilder::add_intercepted)). It sees and changes
-/// metadata, deadline, message and status. It may answer in place of the server, or repeat a call.
+/// Code around calls. It sees and changes metadata, deadline, messages and status. It may answer in place of
+/// the server, or repeat a call.
+///
+/// | set by | it is around |
+/// |---|---|
+/// | [`Channel::intercept`](crate::Channel::intercept), [`LocalChannel::intercept`](crate::LocalChannel::intercept) | the calls of a channel |
+/// | [`ServerBuilder::interceptor`](crate::ServerBuilder::interceptor) | all handlers of a server |
+/// | [`ServerBuilder::add_intercepted`](crate::ServerBuilder::add_intercepted) | the handlers of one service |
+/// | [`ServerBuilder::outgoing_interceptor`](crate::ServerBuilder::outgoing_interceptor) | the calls that the server's own handlers make |
 ///
 /// ```
 /// use starling::{InterceptedCall, InterceptedResponse, Interceptor, Next, Status};
@@ -57,51 +67,37 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// | calls of | it runs in |
 /// |---|---|
 /// | a channel | the task or thread that awaits the call. Such a call begins when it is polled |
-/// | inline and nested handlers, and handlers with streams | the dispatch thread, so it must not block |
+/// | inline and nested handlers, and handlers with streams | the dispatch thread, so it must not block; or the executor of [`ServerBuilder::nested_executor`](crate::ServerBuilder::nested_executor) |
 /// | worker handlers | the worker, which it may block |
 ///
-/// On a server, the response of an inline handler with interceptors leaves a turn later than without.
-/// A panic ends the call as a handler's panic does; at a client it is the caller's.
+/// If nothing has to be waited for, an inline handler and its interceptors run in place, and the response
+/// leaves at once. A panic ends the call as a handler's panic does; at a client it is the caller's.
+///
+/// # Streams
+///
+/// A stream is one call that lasts: [`Next::run`] begins it, and ends when the stream does, with its status
+/// and its trailers. What changes there is what the other side gets. At a client, the reader and the writer of
+/// the stream run the interceptor while they wait; if the client drops its receiver, the interceptor's future
+/// is dropped. The messages pass the functions that it gives to [`InterceptedCall::on_requests`] and
+/// [`InterceptedCall::on_responses`].
 pub trait Interceptor: Send + Sync + 'static {
     /// Handles a call: changes it, hands it on with [`Next::run`], changes the response. An error, or a
-    /// response of its own, ends the call there. At a server, the handler of a stream runs within
-    /// `next.run`, to its end.
+    /// response of its own, ends the call there.
     fn intercept(
         &self,
         call: InterceptedCall,
         next: Next<'_>,
     ) -> impl Future<Output = Result<InterceptedResponse, Status>> + Send;
-
-    /// A client begins a call with streams. This one may change the metadata and the deadline; an error
-    /// ends the call before it is sent.
-    ///
-    /// # Errors
-    /// UNIMPLEMENTED if an interceptor does not have this method: a stream does not pass by an interceptor
-    /// in silence.
-    fn begin_stream(&self, stream: &mut InterceptedStream) -> Result<(), Status> {
-        Err(Status::unimplemented(format!(
-            "the channel's interceptor {} does not take streams, so {} was not called: implement \
-             Interceptor::begin_stream, or use a channel without it",
-            std::any::type_name::<Self>(),
-            stream.path(),
-        )))
-    }
 }
 
 /// An interceptor of any type.
 trait AnyInterceptor: Send + Sync {
     fn intercept<'a>(&'a self, call: InterceptedCall, next: Next<'a>) -> BoxFuture<'a, Outcome>;
-
-    fn begin_stream(&self, stream: &mut InterceptedStream) -> Result<(), Status>;
 }
 
 impl<I: Interceptor> AnyInterceptor for I {
     fn intercept<'a>(&'a self, call: InterceptedCall, next: Next<'a>) -> BoxFuture<'a, Outcome> {
         Box::pin(Interceptor::intercept(self, call, next))
-    }
-
-    fn begin_stream(&self, stream: &mut InterceptedStream) -> Result<(), Status> {
-        Interceptor::begin_stream(self, stream)
     }
 }
 
@@ -119,10 +115,10 @@ pub struct Next<'a> {
 
 impl<'a> Next<'a> {
     /// Hands the call on. At a client, a copy of `self` may run again, with a copy of the call: that is
-    /// another call. At a server, a handler runs at most once.
+    /// another call. A stream, and a handler at a server, runs at most once.
     ///
     /// # Errors
-    /// The status of the call. FAILED_PRECONDITION if the handler of this request has run already.
+    /// The status of the call. FAILED_PRECONDITION if the stream or the handler has run already.
     pub fn run(self, call: InterceptedCall) -> impl Future<Output = Outcome> + Send + 'a {
         match self.interceptors.split_first() {
             None => self.callee.run(call),

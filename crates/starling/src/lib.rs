@@ -204,10 +204,11 @@
 //!
 //! # Interceptors
 //!
-//! An [`Interceptor`] stands around calls: those of a channel ([`Channel::intercept`]), of a server
-//! ([`ServerBuilder::interceptor`]), or of one service ([`ServerBuilder::add_intercepted`]). It is async,
-//! changes metadata, deadline, message and status, and may answer or repeat a call. A [`LocalChannel`] has
-//! none.
+//! An [`Interceptor`] stands around calls: those of a channel ([`Channel::intercept`],
+//! [`LocalChannel::intercept`]), of a server ([`ServerBuilder::interceptor`]), of one service
+//! ([`ServerBuilder::add_intercepted`]), or those that a server's handlers make
+//! ([`ServerBuilder::outgoing_interceptor`]). It is async, changes metadata, deadline, messages and status, and
+//! may answer or repeat a call. A stream is one call to it, which lasts.
 //!
 //! # Recipes
 //!
@@ -392,7 +393,7 @@ pub use endpoint::{Endpoint, EndpointBuilder};
 pub use error::Error;
 pub use health::{Health, HealthError, ServingStatus};
 pub use interceptor::{
-    InterceptedCall, InterceptedResponse, InterceptedStream, Interceptor, Next, Side,
+    InterceptedCall, InterceptedItem, InterceptedResponse, Interceptor, Next, Side,
 };
 pub use local::{LocalCall, LocalChannel};
 pub use message::{OwnedRequest, Request, Response};

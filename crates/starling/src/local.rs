@@ -15,6 +15,7 @@ use crate::caller::Caller;
 use crate::channel::{Channel, ChannelCall};
 use crate::connection::Connection;
 use crate::executor::Executor;
+use crate::interceptor::{Interceptor, Interceptors, call_through, stream_through};
 use crate::message::{Response, prepare};
 use crate::metrics::{LocalMeasure, Measured, begin_local, client_end, end_local};
 use crate::options::CallOptions;
@@ -34,6 +35,8 @@ pub struct LocalChannel {
     route: Route,
     executor: Arc<Executor>,
     deadline_ns: Option<u64>,
+    /// Of a route elsewhere, the channel has them.
+    interceptors: Interceptors,
 }
 
 #[derive(Clone)]
@@ -43,11 +46,16 @@ enum Route {
 }
 
 impl LocalChannel {
-    pub(crate) fn new(connection: Arc<Connection>, executor: &Arc<Executor>) -> Self {
+    pub(crate) fn new(
+        connection: Arc<Connection>,
+        executor: &Arc<Executor>,
+        interceptors: Interceptors,
+    ) -> Self {
         Self {
             route: Route::Here(connection),
             executor: Arc::clone(executor),
             deadline_ns: None,
+            interceptors,
         }
     }
 
@@ -57,7 +65,19 @@ impl LocalChannel {
             route: Route::Elsewhere(channel),
             executor: Arc::clone(executor),
             deadline_ns: None,
+            interceptors: Interceptors::default(),
         }
+    }
+
+    /// The same channel, with one more interceptor, which is the last one to see a call.
+    #[must_use]
+    pub fn intercept(&self, interceptor: impl Interceptor) -> Self {
+        let mut channel = self.clone();
+        match &mut channel.route {
+            Route::Here(_) => channel.interceptors = self.interceptors.with(interceptor),
+            Route::Elsewhere(channel) => *channel = channel.intercept(interceptor),
+        }
+        channel
     }
 
     /// Has all calls end at the latest at a time of the endpoint's clock.
@@ -74,6 +94,25 @@ impl LocalChannel {
             Route::Here(connection) => connection.open(false).await.map(drop),
             Route::Elsewhere(channel) => channel.ready().await,
         }
+    }
+
+    /// A call through the interceptors.
+    #[cold]
+    fn call_through<Q: Message>(
+        &self,
+        connection: &Arc<Connection>,
+        method: &'static MethodDescriptor,
+        request: &Q,
+        options: &CallOptions,
+    ) -> SlowCall {
+        let options = CallOptions {
+            timeout: self.timeout(options),
+            ..options.clone()
+        };
+        let mut call = options.outgoing(method, &self.executor.time);
+        call.message.payload = prepare(request, call.message.headroom);
+        let route = streaming::Route::Local(Arc::clone(connection), Arc::clone(&self.executor));
+        call_through(&self.interceptors, route, call)
     }
 
     fn timeout(&self, options: &CallOptions) -> Option<Duration> {
@@ -126,6 +165,10 @@ impl Caller for LocalChannel {
         };
         let address = connection.address().as_str();
         let span = trace::begin_call(method.path, address, &mut options);
+        if !self.interceptors.is_empty() {
+            let call = self.call_through(connection, method, request, &options);
+            return LocalCall(State::Slow { call, span });
+        }
         if let Some((session, Encoding::Native)) = connection.ready(method.id) {
             let origin = Origin {
                 method,
@@ -199,7 +242,11 @@ impl Caller for LocalChannel {
             None => {
                 let address = connection.address().as_str();
                 let traced = trace::begin_stream(method.path, address, &mut options);
-                let end = ClientEnd::new(route, method, options.into_owned());
+                let options = options.into_owned();
+                let end = match self.interceptors.is_empty() {
+                    true => ClientEnd::new(route, method, options),
+                    false => stream_through(&self.interceptors, route, method, options),
+                };
                 client_end(traced(end), address, method)
             }
             Some(status) => ClientEnd::failed(route, method, status),

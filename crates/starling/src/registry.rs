@@ -50,6 +50,8 @@ pub(crate) struct Registry {
     pub(crate) streams: StreamLimits,
     /// Around all methods.
     interceptors: Interceptors,
+    /// Around the calls that handlers make.
+    pub(crate) outgoing: Interceptors,
     error: Option<Error>,
 }
 
@@ -67,6 +69,7 @@ impl Default for Registry {
             spawn: None,
             streams: StreamLimits::default(),
             interceptors: Interceptors::default(),
+            outgoing: Interceptors::default(),
             error: None,
         }
     }

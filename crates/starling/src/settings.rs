@@ -54,6 +54,14 @@ macro_rules! settings_methods {
             self
         }
 
+        /// Adds an interceptor for the calls that handlers make by channels of their
+        /// [`NestedContext`](crate::NestedContext), such as one that hands on a trace.
+        pub fn outgoing_interceptor(mut self, interceptor: impl $crate::Interceptor) -> Self {
+            let registry = &mut self.settings.registry;
+            registry.outgoing = registry.outgoing.with(interceptor);
+            self
+        }
+
         /// Worker threads of each dispatch thread, for methods that run in workers. The default is the
         /// number of the host's cores.
         pub fn workers(mut self, threads: usize) -> Self {

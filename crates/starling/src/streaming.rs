@@ -17,10 +17,11 @@ mod open_bundle;
 mod receiver;
 mod sender;
 mod server;
+mod single_items;
 mod table;
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
 use starling_endpoint::{Encoding, Metadata, Status};
@@ -32,12 +33,13 @@ use crate::nested::NestedContext;
 use crate::plane::Waiting;
 
 pub use bundle::{StreamBundle, StreamBundleIter};
-pub(crate) use client::{ClientEnd, Route};
+pub(crate) use client::{ClientEnd, Route, belongs_to_parent};
 pub use item::StreamItem;
 pub(crate) use limits::StreamLimits;
 pub(crate) use observed::{StreamObserver, observed_end};
 pub use receiver::{Blocking, NextMessage, StreamReceiver};
 pub use sender::{StreamCall, StreamSender};
+pub(crate) use single_items::SingleItems;
 pub(crate) use table::Streams;
 
 /// One end of a stream, without the types of its items.
@@ -55,16 +57,26 @@ pub(crate) trait StreamEnd: Send + Sync {
         waiting: &mut Waiting,
         head: &[u8],
         tail: Option<&Bytes>,
-    ) -> Poll<Result<(), Box<Status>>>;
+    ) -> Poll<Result<(), Box<Status>>> {
+        ready!(self.poll_ready(cx, waiting));
+        Poll::Ready(self.push(head, tail, false).map_err(Box::new))
+    }
 
     /// Adds an item. A client may say that it is the last.
     fn push(&self, head: &[u8], tail: Option<&Bytes>, is_last: bool) -> Result<(), Status>;
 
-    /// An empty bundle with memory for so many bytes, for items that are written where they lie.
-    fn new_bundle(&self, bytes: usize) -> Bundle;
+    /// An empty bundle with memory for so many bytes, for items that are written where they lie. None: the end
+    /// looks at each item, and takes them one by one.
+    fn new_bundle(&self, bytes: usize) -> Option<Bundle> {
+        let _ = bytes;
+        None
+    }
 
-    /// Adds the items that were written.
-    fn push_bundle(&self, bundle: Bundle) -> Result<(), Status>;
+    /// Adds the items that were written to such a bundle.
+    fn push_bundle(&self, bundle: Bundle) -> Result<(), Status> {
+        let _ = bundle;
+        unreachable!("this end gives no bundles")
+    }
 
     /// The encoding of the items to push.
     fn encoding(&self) -> Encoding;
@@ -72,8 +84,22 @@ pub(crate) trait StreamEnd: Send + Sync {
     /// No more items are pushed. At a server, its handler's return says so.
     fn close(&self);
 
+    /// Whether an item that was pushed may wait before it goes on.
+    fn may_hold(&self) -> bool {
+        false
+    }
+
+    /// Ready when no item waits to go on.
+    fn poll_pushed(&self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        let _ = cx;
+        Poll::Ready(Ok(()))
+    }
+
     /// The user who pushes has panicked.
     fn abort(&self);
+
+    /// Ends the stream with this status, at both ends.
+    fn fail(&self, status: Status);
 
     /// The items of the next message, at least one, or the end.
     fn poll_items(
@@ -113,7 +139,7 @@ pub(crate) trait StreamEnd: Send + Sync {
 }
 
 #[cold]
-fn only_servers_send() -> Status {
+pub(crate) fn only_servers_send() -> Status {
     Status::failed_precondition(
         "only a server sends metadata by itself; a client's goes with CallOptions::metadata",
     )

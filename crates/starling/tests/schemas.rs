@@ -11,8 +11,8 @@ use starling::reflection::{
     DescribeServiceRequest, ListServicesRequest, REFLECTION_SERVICE, ReflectionClient,
 };
 use starling::{
-    Caller, Channel, Code, Endpoint, NestedContext, Request, Server, ServerHandle, Status,
-    StreamReceiver, StreamSender,
+    Caller, Channel, Code, Endpoint, InterceptedCall, InterceptedResponse, Interceptor,
+    NestedContext, Next, Request, Server, ServerHandle, Side, Status, StreamReceiver, StreamSender,
 };
 use starling_test_protos::{test, v1, v2, v3};
 
@@ -162,6 +162,74 @@ fn compatible_versions_exchange_protobuf() {
     endpoint.block_on(calls).expect("no device fails");
     let streams = newer_client_with_streams(v2::StoreClient::new(channel));
     endpoint.block_on(streams).expect("no device fails");
+}
+
+/// Doubles what is put, in the types of its own version.
+struct Doubles;
+
+impl Interceptor for Doubles {
+    async fn intercept(
+        &self,
+        mut call: InterceptedCall,
+        next: Next<'_>,
+    ) -> Result<InterceptedResponse, Status> {
+        let twice = |value: &[u8]| [value, value].concat();
+        match (call.path(), call.side()) {
+            ("/store.Store/Put", Side::Client) => {
+                let mut request = call.message::<v2::PutRequest>()?;
+                request.set_value(&twice(request.view().value()));
+                call.set_message(&request)?;
+            }
+            ("/store.Store/Put", Side::Server) => {
+                let mut request = call.message::<v1::PutRequest>()?;
+                request.set_value(&twice(request.view().value()));
+                call.set_message(&request)?;
+            }
+            (_, Side::Client) => {
+                call.on_requests(move |item| {
+                    let mut request = item.message::<v2::PutRequest>()?;
+                    request.set_value(&twice(request.view().value()));
+                    item.set_message(&request)
+                })?;
+                call.on_responses(|item| {
+                    let response = item.message::<v2::PutResponse>()?;
+                    item.set_message(&response.with_note("seen"))
+                })?;
+            }
+            (_, Side::Server) => {
+                call.on_requests(move |item| {
+                    let mut request = item.message::<v1::PutRequest>()?;
+                    request.set_value(&twice(request.view().value()));
+                    item.set_message(&request)
+                })?;
+                call.on_responses(|item| {
+                    let size = item.message::<v1::PutResponse>()?.view().size();
+                    item.set_message(&v1::PutResponse::new().with_size(size * 10))
+                })?;
+            }
+        }
+        next.run(call).await
+    }
+}
+
+#[test]
+fn interceptors_see_messages_in_their_own_version() {
+    let store = v1::StoreServer::new(Store::default());
+    let server = Server::builder().bind(&shm_address()).expect("a free name");
+    let server = server.add_intercepted(store, Doubles).build();
+    let server = server.expect("a server").spawn().expect("threads");
+    let channel = Channel::lazy(server.address()).expect("a channel");
+    let client = v2::StoreClient::new(channel.intercept(Doubles));
+    let request = v2::PutRequest::new().with_value(b"12345").with_tags(["t"]);
+    let response = client.put(&request).wait().expect("through protobuf");
+    assert_eq!(response.message().size(), 20);
+    let (mut requests, mut responses) = client.put_all();
+    for count in 2..10 {
+        requests.send_wait(&request).expect("room");
+        let response = responses.wait().expect("no end").expect("a response");
+        assert_eq!(response.message().size(), 20 * count * 10);
+        assert_eq!(response.message().note(), "seen");
+    }
 }
 
 #[test]

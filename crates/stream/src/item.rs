@@ -97,6 +97,26 @@ impl Items {
         Ok(Some(begin..self.at))
     }
 
+    /// One item, in memory of its own.
+    ///
+    /// # Panics
+    /// If it has 4 GiB or more.
+    pub fn one(item: &[u8]) -> Self {
+        let mut body = Vec::with_capacity(LENGTH + item.len());
+        put(&mut body, item, None);
+        Self::new(Bytes::from(body))
+    }
+
+    /// Takes the next item, where it lies, as the only one of the result.
+    ///
+    /// # Errors
+    /// If what is left is no item.
+    pub fn take_one(&mut self) -> Result<Option<Self>, ItemError> {
+        let begin = self.at;
+        let place = self.next_range()?;
+        Ok(place.map(|place| Self::new(self.body.slice(begin..place.end))))
+    }
+
     /// The body that the items lie in.
     #[inline]
     pub fn body(&self) -> &Bytes {
@@ -177,7 +197,9 @@ mod tests {
         assert_eq!(written, body);
         let mut received = Items::new(Bytes::from(body));
         assert!(received.slices().eq(items));
-        received.next();
+        let first = received.take_one().unwrap().unwrap();
+        assert!(first.slices().eq(items[..1].iter().copied()));
+        assert_eq!(first.body(), Items::one(b"one").body());
         assert!(received.slices().eq(items[1..].iter().copied()));
         assert!(received.eq(&items[1..]));
     }

@@ -1,5 +1,7 @@
 //! The header of a request.
 
+use std::borrow::Cow;
+
 use super::extension::{HeaderSize, LENGTH_LEN, split_extension};
 use crate::descriptor::CallDescriptor;
 use crate::encoding::Encoding;
@@ -164,15 +166,32 @@ fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions, now_ns: u64) 
         put_field(out, tag::DEADLINE, &us.to_le_bytes());
         put_field(out, tag::SENT, &clock_us(now_ns).to_le_bytes());
     }
-    if options.encoding == Encoding::Protobuf {
-        put_field(out, tag::ENCODING, &[1]);
-    }
+    put_encoding(out, options.encoding);
     put_stream(out, options.stream);
     out.extend_from_slice(options.metadata.as_fields());
     debug_assert_eq!(out.len() - start, length);
     HeaderSize {
         extended: true,
         len: (REQUEST_FIELDS_AT + length) as u16,
+    }
+}
+
+/// The fields of a request with this encoding and metadata, and nothing else.
+pub fn request_fields(encoding: Encoding, metadata: &Metadata) -> Cow<'_, [u8]> {
+    match encoding {
+        Encoding::Native => Cow::Borrowed(metadata.as_fields()),
+        Encoding::Protobuf => {
+            let mut fields = Vec::new();
+            put_encoding(&mut fields, encoding);
+            fields.extend_from_slice(metadata.as_fields());
+            Cow::Owned(fields)
+        }
+    }
+}
+
+fn put_encoding(out: &mut Vec<u8>, encoding: Encoding) {
+    if encoding == Encoding::Protobuf {
+        put_field(out, tag::ENCODING, &[1]);
     }
 }
 

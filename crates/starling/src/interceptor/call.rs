@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use starling_endpoint::{
-    Encoding, Metadata, MetadataView, MethodPath, Msgbuf, OwnedMessage, Peer, ResponseMessage,
-    Status,
+    Encoding, Metadata, MetadataView, MethodPath, OwnedMessage, Peer, ResponseMessage, Status,
 };
-use starling_message::protobuf::{self, DecodeLimits};
-use starling_message::{Arena, Message, MessageLayout, MethodDescriptor, Reader};
+use starling_message::{Message, MethodDescriptor};
 
+use super::body::{Body, check_type, malformed_request};
+use super::items::{Hook, Hooks, InterceptedItem};
 use super::timer::Timer;
 
 /// The end of a call that an interceptor is at.
@@ -21,107 +22,6 @@ pub enum Side {
     Client,
     /// That of the handler.
     Server,
-}
-
-/// The message of a call or a response.
-#[derive(Clone)]
-pub(super) struct Body {
-    buffer: Msgbuf,
-    /// Where in the buffer it begins.
-    at: usize,
-    encoding: Encoding,
-    /// Its type, if it was made here.
-    made_as: Option<&'static MessageLayout>,
-}
-
-impl Body {
-    pub(super) fn new(buffer: Msgbuf, at: usize, encoding: Encoding) -> Self {
-        Self {
-            buffer,
-            at,
-            encoding,
-            made_as: None,
-        }
-    }
-
-    pub(super) fn received(message: OwnedMessage, encoding: Encoding) -> Self {
-        let (buffer, at) = message.into_parts();
-        Self::new(buffer, at, encoding)
-    }
-
-    pub(super) fn of<M: Message>(message: &M) -> Self {
-        let (head, tail) = message.parts();
-        Self {
-            buffer: Msgbuf::from_parts(head.to_vec(), tail.cloned()),
-            at: 0,
-            encoding: Encoding::Native,
-            made_as: Some(M::LAYOUT),
-        }
-    }
-
-    fn bytes(&self) -> Cow<'_, [u8]> {
-        let head = self.buffer.head().get(self.at..).unwrap_or_default();
-        match self.buffer.tail() {
-            [] => Cow::Borrowed(head),
-            tail => Cow::Owned([head, tail].concat()),
-        }
-    }
-
-    fn decode<M: Message>(&self) -> Result<M, String> {
-        let bytes = self.bytes();
-        match self.encoding {
-            Encoding::Native => Arena::adopt(bytes.into_owned(), 0, M::LAYOUT)
-                .map(M::from_arena)
-                .map_err(|error| error.to_string()),
-            Encoding::Protobuf => {
-                M::from_protobuf(&bytes, DecodeLimits::default()).map_err(|error| error.to_string())
-            }
-        }
-    }
-
-    /// The message in this encoding, behind `room` bytes.
-    pub(super) fn into_buffer(self, encoding: Encoding, room: usize) -> Result<Msgbuf, Status> {
-        if self.encoding == encoding {
-            let (mut head, tail) = self.buffer.into_parts();
-            if room != self.at {
-                head.splice(..self.at.min(head.len()), std::iter::repeat_n(0, room));
-            }
-            return Ok(Msgbuf::from_parts(head, tail));
-        }
-        let (Encoding::Protobuf, Some(layout)) = (encoding, self.made_as) else {
-            return Err(Status::internal(
-                "an interceptor handed on a message in another encoding than its call has",
-            ));
-        };
-        let (head, tail) = self.buffer.into_parts();
-        let mut bytes = vec![0; room];
-        protobuf::encode(layout, Reader::in_parts(&head, tail.as_ref()), &mut bytes)
-            .map_err(|error| Status::internal(format!("an interceptor's message: {error}")))?;
-        Ok(Msgbuf::from_vec(bytes))
-    }
-
-    /// Refuses a message that was made here and is not of the method's type.
-    pub(super) fn check(&self, expected: Option<&'static MessageLayout>) -> Result<(), Status> {
-        match (self.made_as, expected) {
-            (Some(made), Some(expected)) => check_type(made, expected),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Whether both are one type.
-fn check_type(used: &MessageLayout, expected: &MessageLayout) -> Result<(), Status> {
-    if used.name == expected.name && used.schema_hash == expected.schema_hash {
-        return Ok(());
-    }
-    Err(Status::internal(format!(
-        "an interceptor took the message for {}; it is {}",
-        used.name, expected.name
-    )))
-}
-
-fn malformed(what: &str, error: impl fmt::Display) -> Status {
-    Status::invalid_argument(format!("the {what} is malformed: {error}"))
 }
 
 /// What is known of a method by its interceptors.
@@ -144,6 +44,8 @@ pub struct InterceptedCall {
     pub(super) peer: Option<Peer>,
     /// None for a stream.
     pub(super) body: Option<Body>,
+    /// Those that see a stream's messages.
+    pub(super) hooks: Hooks,
 }
 
 impl InterceptedCall {
@@ -162,7 +64,8 @@ impl InterceptedCall {
         self.peer.as_ref()
     }
 
-    /// Whether the method has streams. Then there is no message here.
+    /// Whether the method has streams. Then there is no message here, and [`Next::run`](super::Next::run)
+    /// lasts as long as the stream. See [`InterceptedCall::on_requests`].
     pub fn is_stream(&self) -> bool {
         self.body.is_none()
     }
@@ -193,8 +96,8 @@ impl InterceptedCall {
         self.timer.sleep(duration)
     }
 
-    /// Sets the call's deadline. At a server it changes what the handler sees; the caller goes on waiting
-    /// until its own.
+    /// Sets the call's deadline. A client's call does not last beyond the one that its caller has set. At a
+    /// server this changes what the handler sees; the caller goes on waiting until its own.
     pub fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
     }
@@ -214,7 +117,7 @@ impl InterceptedCall {
         if let Some(method) = self.method.descriptor {
             check_type(Q::LAYOUT, method.request)?;
         }
-        body.decode().map_err(|error| malformed("request", error))
+        body.decode().map_err(malformed_request)
     }
 
     /// Sends another request in place of this one. [`Next::run`](super::Next::run) refuses one of another
@@ -228,6 +131,75 @@ impl InterceptedCall {
         }
         self.body = Some(Body::of(message));
         Ok(())
+    }
+
+    /// Has `see` called with each message that the client of a stream sends, on its way. It may change the
+    /// message, and have it wait. An error ends the stream with that status.
+    ///
+    /// The messages pass the interceptors in the order in which the call does, those of the server in the
+    /// other order. The only request of a method with a stream of responses is one of these messages, too.
+    ///
+    /// ```
+    /// # use starling::{InterceptedCall, InterceptedResponse, Interceptor, Next, Status};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// /// Counts the bytes that clients send in streams.
+    /// struct Meter(Arc<AtomicUsize>);
+    ///
+    /// impl Interceptor for Meter {
+    ///     async fn intercept(
+    ///         &self,
+    ///         mut call: InterceptedCall,
+    ///         next: Next<'_>,
+    ///     ) -> Result<InterceptedResponse, Status> {
+    ///         if call.is_stream() {
+    ///             let bytes = Arc::clone(&self.0);
+    ///             call.on_requests(move |item| {
+    ///                 bytes.fetch_add(item.bytes().len(), Ordering::Relaxed);
+    ///                 Ok(())
+    ///             })?;
+    ///         }
+    ///         next.run(call).await
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// INTERNAL if the method has no streams.
+    pub fn on_requests(
+        &mut self,
+        see: impl Fn(&mut InterceptedItem) -> Result<(), Status> + Send + Sync + 'static,
+    ) -> Result<(), Status> {
+        let hook = self.hook(see)?;
+        self.hooks.requests.push(hook);
+        Ok(())
+    }
+
+    /// [`InterceptedCall::on_requests`] for each message that the server of a stream sends.
+    ///
+    /// # Errors
+    /// INTERNAL if the method has no streams.
+    pub fn on_responses(
+        &mut self,
+        see: impl Fn(&mut InterceptedItem) -> Result<(), Status> + Send + Sync + 'static,
+    ) -> Result<(), Status> {
+        let hook = self.hook(see)?;
+        self.hooks.responses.push(hook);
+        Ok(())
+    }
+
+    fn hook(
+        &self,
+        see: impl Fn(&mut InterceptedItem) -> Result<(), Status> + Send + Sync + 'static,
+    ) -> Result<Hook, Status> {
+        if self.is_stream() {
+            return Ok(Arc::new(see));
+        }
+        Err(Status::internal(format!(
+            "an interceptor asked for the items of {}, which has no streams: ask is_stream first",
+            self.path()
+        )))
     }
 
     fn has_streams(&self) -> Status {
@@ -249,45 +221,6 @@ impl fmt::Debug for InterceptedCall {
     }
 }
 
-/// A stream that a client begins.
-pub struct InterceptedStream {
-    pub(super) path: &'static str,
-    pub(super) metadata: Metadata,
-    pub(super) timeout: Option<Duration>,
-}
-
-impl InterceptedStream {
-    /// The method: `/chat.Chat/Talk`.
-    pub fn path(&self) -> &str {
-        self.path
-    }
-
-    /// The metadata that goes with the first message.
-    pub fn metadata_mut(&mut self) -> &mut Metadata {
-        &mut self.metadata
-    }
-
-    /// The time after which the stream ends with DEADLINE_EXCEEDED.
-    pub fn timeout(&self) -> Option<Duration> {
-        self.timeout
-    }
-
-    /// Sets that time.
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.timeout = timeout;
-    }
-}
-
-impl fmt::Debug for InterceptedStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InterceptedStream")
-            .field("path", &self.path)
-            .field("metadata", &self.metadata)
-            .field("timeout", &self.timeout)
-            .finish()
-    }
-}
-
 /// The response to an [`InterceptedCall`].
 #[derive(Clone)]
 pub struct InterceptedResponse {
@@ -298,7 +231,7 @@ pub struct InterceptedResponse {
 }
 
 impl InterceptedResponse {
-    /// A response of the interceptor's own.
+    /// A response of the interceptor's own. For a stream that it does not run, it is the only message.
     pub fn new<P: Message>(message: &P) -> Self {
         Self {
             method: None,
@@ -307,7 +240,21 @@ impl InterceptedResponse {
         }
     }
 
-    /// The metadata of the response. Empty for a stream, whose handler sends its own.
+    /// The end of a stream that the interceptor does not run, without any message.
+    pub fn empty_stream() -> Self {
+        Self::of_stream(Metadata::default())
+    }
+
+    /// The end of a stream, with these trailers.
+    pub(super) fn of_stream(metadata: Metadata) -> Self {
+        Self {
+            method: None,
+            metadata,
+            body: None,
+        }
+    }
+
+    /// The metadata of the response. That of a stream is what the server sends behind the messages.
     pub fn metadata(&self) -> MetadataView<'_> {
         self.metadata.view()
     }
@@ -368,7 +315,7 @@ impl InterceptedResponse {
     ) -> Result<(OwnedMessage, Encoding), Status> {
         // Generated code takes either encoding, other callers have asked in protobuf.
         let encoding = match (&self.body, method) {
-            (Some(body), Some(_)) => body.encoding,
+            (Some(body), Some(_)) => body.encoding(),
             _ => Encoding::Protobuf,
         };
         let response = self.into_response(method, encoding)?;

@@ -1,40 +1,67 @@
-//! Interceptors of a channel.
+//! Interceptors of channels: single calls.
 
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
+use std::time::Instant;
 
 use starling_endpoint::{CallDescriptor, CallNumber, Status};
 use starling_message::MethodDescriptor;
 
-use super::call::{Body, Method};
-use super::timer::Timer;
+use super::call::Method;
+use super::timer::{Alarm, Timer};
 use super::{
-    BoxFuture, Callee, InterceptedCall, InterceptedResponse, InterceptedStream, Interceptors,
-    Outcome, Side,
+    BoxFuture, Callee, InterceptedCall, InterceptedResponse, Interceptors, Outcome, Side,
+    body::Body, items::Hooks,
 };
-use crate::channel_call::{DeadlineTimer, RawCall, Shared};
-use crate::options::CallOptions;
+use crate::channel_call::RawCall;
 use crate::plane::{CallResult, Operation, OutgoingCall};
+use crate::retry::{Attempt, call_when_ready};
+use crate::streaming::Route;
 
-/// The transport behind a channel's interceptors.
+impl Route {
+    /// Makes a single call.
+    async fn call(&self, call: OutgoingCall) -> CallResult {
+        match self {
+            Self::Channel(shared) => {
+                let mut raw = RawCall::new(shared, Operation::Call(call));
+                poll_fn(|cx| raw.poll(cx)).await
+            }
+            Self::Local(connection, executor) => {
+                call_when_ready(connection, executor, call, Attempt::First).await
+            }
+        }
+    }
+
+    pub(super) fn timer(&self) -> Timer {
+        match self {
+            Self::Channel(shared) => Timer::Channel(Arc::clone(shared)),
+            Self::Local(_, executor) => Timer::Endpoint(Arc::clone(executor)),
+        }
+    }
+}
+
+/// What stands behind a channel's interceptors.
 struct Connection {
-    shared: Arc<Shared>,
+    route: Route,
     types: Option<&'static MethodDescriptor>,
     wait_for_ready: bool,
     /// What interceptors do not see.
     template: CallDescriptor,
-    /// A call was handed to the transport.
+    /// A call was handed on.
     has_run: AtomicBool,
+    /// Calls that were handed on and have not ended.
+    running: AtomicUsize,
 }
 
 impl Connection {
-    /// The call that the transport gets.
+    /// The call that leaves.
     fn outgoing(&self, call: InterceptedCall) -> Result<OutgoingCall, Status> {
         let mut message = CallDescriptor {
             call: CallNumber::next(),
-            deadline: call.deadline,
+            deadline: earlier(call.deadline, self.template.deadline),
             metadata: call.metadata,
             ..self.template.clone()
         };
@@ -49,41 +76,92 @@ impl Connection {
             wait_for_ready: self.wait_for_ready,
         })
     }
-}
 
-impl Connection {
-    /// The end of a call that an interceptor holds beyond its deadline.
-    #[cold]
-    fn late(&self) -> Status {
-        let text = "the deadline passed while an interceptor of the channel worked on the call";
-        let status = Status::deadline_exceeded(text);
-        match self.has_run.load(Ordering::Relaxed) {
+    async fn run(&self, call: InterceptedCall) -> Outcome {
+        let call = self.outgoing(call).map_err(Status::with_not_run)?;
+        self.has_run.store(true, Ordering::Relaxed);
+        let running = CountOne::of(&self.running);
+        let (message, encoding) = self.route.call(call).await?;
+        drop(running);
+        Ok(InterceptedResponse {
+            method: self.types,
+            metadata: message.to_metadata(),
+            body: Some(Body::received(message, encoding)),
+        })
+    }
+
+    /// The end of a call that an interceptor holds beyond its deadline. None: it ends by itself then.
+    fn late(&self) -> Option<Status> {
+        if self.running.load(Ordering::Relaxed) > 0 {
+            return None;
+        }
+        let status = late("the call");
+        Some(match self.has_run.load(Ordering::Relaxed) {
             true => status,
             false => status.with_not_run(),
-        }
+        })
     }
+}
+
+/// Counts while it lives.
+struct CountOne<'a>(&'a AtomicUsize);
+
+impl<'a> CountOne<'a> {
+    fn of(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for CountOne<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A client's calls do not last beyond the deadline that the caller has set.
+pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}
+
+#[cold]
+pub(super) fn late(what: &str) -> Status {
+    Status::deadline_exceeded(format!(
+        "the deadline passed while an interceptor of the channel worked on {what}"
+    ))
+}
+
+/// The output of `chain`, or `late` if it is Some after the deadline.
+pub(super) async fn within_deadline(
+    chain: impl Future<Output = Outcome>,
+    timer: &Timer,
+    deadline: Option<Instant>,
+    late: impl Fn() -> Option<Status>,
+) -> Outcome {
+    let (mut chain, mut alarm) = (pin!(chain), Alarm::default());
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = chain.as_mut().poll(cx) {
+            return Poll::Ready(result);
+        }
+        // A call that is under way has its own alarm.
+        match late() {
+            Some(status) if alarm.poll(timer, deadline, cx).is_ready() => Poll::Ready(Err(status)),
+            _ => Poll::Pending,
+        }
+    })
+    .await
 }
 
 impl Callee for Connection {
     fn run(&self, call: InterceptedCall) -> BoxFuture<'_, Outcome> {
-        Box::pin(async move {
-            let call = self.outgoing(call).map_err(Status::with_not_run)?;
-            self.has_run.store(true, Ordering::Relaxed);
-            let mut raw = RawCall::new(&self.shared, Operation::Call(call));
-            let (message, encoding) = std::future::poll_fn(|cx| raw.poll(cx)).await?;
-            Ok(InterceptedResponse {
-                method: self.types,
-                metadata: message.to_metadata(),
-                body: Some(Body::received(message, encoding)),
-            })
-        })
+        Box::pin(self.run(call))
     }
 }
 
 /// Makes a call through interceptors.
 pub(crate) fn call_through(
     interceptors: &Interceptors,
-    shared: &Arc<Shared>,
+    route: Route,
     outgoing: OutgoingCall,
 ) -> BoxFuture<'static, CallResult> {
     let OutgoingCall {
@@ -92,9 +170,10 @@ pub(crate) fn call_through(
         wait_for_ready,
     } = outgoing;
     let payload = std::mem::take(&mut message.payload);
+    let timer = route.timer();
     let call = InterceptedCall {
         side: Side::Client,
-        timer: Timer::Channel(Arc::clone(shared)),
+        timer: timer.clone(),
         method: Method {
             path: message.path.clone(),
             descriptor: types,
@@ -103,45 +182,21 @@ pub(crate) fn call_through(
         deadline: message.deadline,
         peer: None,
         body: Some(Body::new(payload, message.headroom, message.encoding)),
+        hooks: Hooks::default(),
     };
     let connection = Connection {
-        shared: Arc::clone(shared),
+        route,
         types,
         wait_for_ready,
         template: message,
         has_run: AtomicBool::new(false),
+        running: AtomicUsize::new(0),
     };
     let interceptors = interceptors.clone();
     Box::pin(async move {
         let deadline = call.deadline;
-        let mut timer = DeadlineTimer::default();
-        let mut chain = pin!(interceptors.run(call, &connection));
-        let response = std::future::poll_fn(|cx| {
-            if let Poll::Ready(result) = chain.as_mut().poll(cx) {
-                return Poll::Ready(result);
-            }
-            let timer = timer.poll(deadline, &connection.shared, cx);
-            timer.map(|()| Err(connection.late()))
-        });
+        let chain = interceptors.run(call, &connection);
+        let response = within_deadline(chain, &timer, deadline, || connection.late());
         response.await?.into_message(types)
     })
-}
-
-/// Has interceptors see a stream that begins.
-pub(crate) fn begin_stream(
-    interceptors: &Interceptors,
-    method: &'static MethodDescriptor,
-    mut options: CallOptions,
-) -> Result<CallOptions, Status> {
-    let mut stream = InterceptedStream {
-        path: method.path,
-        metadata: options.metadata,
-        timeout: options.timeout,
-    };
-    for interceptor in interceptors.as_slice() {
-        (interceptor.begin_stream(&mut stream)).map_err(Status::with_not_run)?;
-    }
-    options.metadata = stream.metadata;
-    options.timeout = stream.timeout;
-    Ok(options)
 }

@@ -1,21 +1,26 @@
 //! Interceptors of a server: a method with them is a method.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use starling_endpoint::header::request_fields;
 use starling_endpoint::{
     Encoding, Metadata, MethodPath, Msgbuf, OwnedMessage, RequestView, ResponseBuilder,
     ResponseMessage, Status, UnaryFn, WorkerFn,
 };
 use starling_message::MethodDescriptor;
 
-use super::call::{Body, Method as Named};
+use super::body::Body;
+use super::call::Method as Named;
+use super::items::{Hooks, hooked};
 use super::timer::Timer;
 use super::{BoxFuture, Callee, InterceptedCall, InterceptedResponse, Interceptors, Outcome, Side};
 use crate::plane::{
     IncomingCall, ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
 };
+use crate::streaming::StreamEnd;
 use crate::wait::block_on;
 
 /// A method with interceptors before it.
@@ -57,8 +62,7 @@ struct MethodInterceptors {
 }
 
 impl MethodInterceptors {
-    fn call(&self, call: &IncomingCall, metadata: Metadata) -> InterceptedCall {
-        let remaining = call.remaining;
+    fn call(&self, call: &IncomingCall, metadata: Metadata, body: Option<Body>) -> InterceptedCall {
         InterceptedCall {
             side: Side::Server,
             timer: self.timer.clone(),
@@ -67,9 +71,10 @@ impl MethodInterceptors {
                 descriptor: Some(self.method),
             },
             metadata,
-            deadline: remaining.and_then(|left| self.timer.now().checked_add(left)),
+            deadline: (call.remaining).and_then(|left| self.timer.now().checked_add(left)),
             peer: Some(call.peer.clone()),
-            body: None,
+            body,
+            hooks: Hooks::default(),
         }
     }
 
@@ -81,8 +86,8 @@ impl MethodInterceptors {
         handler: &Handler,
     ) -> Result<ResponseMessage, Status> {
         let encoding = request.encoding();
-        let mut call = self.call(&incoming, request.to_metadata());
-        call.body = Some(Body::received(request, encoding));
+        let metadata = request.to_metadata();
+        let call = self.call(&incoming, metadata, Some(Body::received(request, encoding)));
         let callee = UnaryCallee {
             method: self.method,
             encoding,
@@ -111,18 +116,28 @@ enum Handler {
 impl Handler {
     async fn run(
         &self,
-        request: OwnedMessage,
+        request: Msgbuf,
+        metadata: &Metadata,
+        encoding: Encoding,
         call: IncomingCall,
     ) -> Result<ResponseMessage, Status> {
-        let mut body = Vec::new();
-        let mut response = ResponseBuilder::new(&mut body);
-        let view = RequestView::new(request.body(), request.fields(), call.remaining)
+        let mut bytes = Cow::Borrowed(request.head());
+        if request.has_tail() {
+            bytes.to_mut().extend_from_slice(request.tail());
+        }
+        let fields = request_fields(encoding, metadata);
+        let view = RequestView::new(&bytes, &fields, call.remaining)
             .from_peer(&call.peer)
             .with_cancellation(&call.cancellation);
+        let mut body = Vec::new();
+        let mut response = ResponseBuilder::new(&mut body);
         match self {
             Self::Inline(handler) => (handler.lock())(view, &mut response)?,
             Self::Worker(handler) => handler(view, &mut response)?,
-            Self::Nested(handler) => return handler(request, call)?.await,
+            Self::Nested(handler) => {
+                let request = OwnedMessage::of_parts(encoding, metadata, &bytes);
+                return handler(request, call)?.await;
+            }
         }
         let (tail, metadata) = response.into_parts();
         Ok(ResponseMessage {
@@ -141,36 +156,37 @@ struct UnaryCallee<'a> {
     has_run: AtomicBool,
 }
 
+impl UnaryCallee<'_> {
+    async fn run(&self, call: InterceptedCall) -> Outcome {
+        let incoming = IncomingCall {
+            remaining: call.remaining(),
+            ..self.incoming.clone()
+        };
+        let Some(body) = call.body else {
+            return Err(Status::internal("an interceptor handed on no message"));
+        };
+        body.check(Some(self.method.request))?;
+        run_once(&self.has_run)?;
+        let request = body.into_buffer(self.encoding, 0)?;
+        let (metadata, encoding) = (&call.metadata, self.encoding);
+        let result = (self.handler)
+            .run(request, metadata, encoding, incoming)
+            .await;
+        if result.as_ref().is_err_and(|status| !status.may_have_run()) {
+            self.has_run.store(false, Ordering::Relaxed);
+        }
+        let response = result?;
+        Ok(InterceptedResponse {
+            method: Some(self.method),
+            metadata: response.metadata,
+            body: Some(Body::new(response.body, 0, self.encoding)),
+        })
+    }
+}
+
 impl Callee for UnaryCallee<'_> {
     fn run(&self, call: InterceptedCall) -> BoxFuture<'_, Outcome> {
-        Box::pin(async move {
-            let remaining = call.remaining();
-            let Some(body) = call.body else {
-                return Err(Status::internal("an interceptor handed on no message"));
-            };
-            body.check(Some(self.method.request))?;
-            run_once(&self.has_run)?;
-            let buffer = body.into_buffer(self.encoding, 0)?;
-            let mut bytes = std::borrow::Cow::Borrowed(buffer.head());
-            if buffer.has_tail() {
-                bytes.to_mut().extend_from_slice(buffer.tail());
-            }
-            let request = OwnedMessage::of_parts(self.encoding, &call.metadata, &bytes);
-            let incoming = IncomingCall {
-                remaining,
-                ..self.incoming.clone()
-            };
-            let result = self.handler.run(request, incoming).await;
-            if result.as_ref().is_err_and(|status| !status.may_have_run()) {
-                self.has_run.store(false, Ordering::Relaxed);
-            }
-            let response = result?;
-            Ok(InterceptedResponse {
-                method: Some(self.method),
-                metadata: response.metadata,
-                body: Some(Body::new(response.body, 0, self.encoding)),
-            })
-        })
+        Box::pin(self.run(call))
     }
 }
 
@@ -220,29 +236,49 @@ fn worker(around: MethodInterceptors, handler: Arc<WorkerFn>) -> MethodHandler {
 
 /// The handler of a stream behind its interceptors.
 struct StreamCallee {
+    method: &'static MethodDescriptor,
     handler: Arc<StreamingFn>,
-    end: ServerStreamEnd,
+    end: Arc<dyn StreamEnd>,
     incoming: IncomingCall,
     has_run: AtomicBool,
 }
 
+impl StreamCallee {
+    async fn run(&self, call: InterceptedCall) -> Outcome {
+        run_once(&self.has_run)?;
+        let incoming = IncomingCall {
+            remaining: call.remaining(),
+            ..self.incoming.clone()
+        };
+        self.end.set_request_metadata(call.metadata);
+        let end = hooked(Arc::clone(&self.end), call.hooks, Side::Server, self.method);
+        (self.handler)(ServerStreamEnd(end), incoming).await?;
+        let trailers = self.end.trailers();
+        Ok(InterceptedResponse::of_stream(trailers.unwrap_or_default()))
+    }
+
+    /// Sends what the interceptors have made of the end.
+    fn finish(&self, response: InterceptedResponse) -> Result<(), Status> {
+        if response.metadata != self.end.trailers().unwrap_or_default() {
+            self.end.set_trailers(response.metadata)?;
+        }
+        let Some(body) = response.body else {
+            return Ok(());
+        };
+        if self.has_run.load(Ordering::Relaxed) {
+            return Err(Status::internal(
+                "an interceptor answered a stream with a message after it had run it",
+            ));
+        }
+        body.check(Some(self.method.response))?;
+        let (head, tail) = body.into_buffer(self.end.encoding(), 0)?.into_parts();
+        self.end.push(&head, tail.as_ref(), false)
+    }
+}
+
 impl Callee for StreamCallee {
     fn run(&self, call: InterceptedCall) -> BoxFuture<'_, Outcome> {
-        Box::pin(async move {
-            run_once(&self.has_run)?;
-            let end = ServerStreamEnd(Arc::clone(&self.end.0));
-            end.0.set_request_metadata(call.metadata.clone());
-            let incoming = IncomingCall {
-                remaining: call.remaining(),
-                ..self.incoming.clone()
-            };
-            (self.handler)(end, incoming).await?;
-            Ok(InterceptedResponse {
-                method: None,
-                metadata: Metadata::default(),
-                body: None,
-            })
-        })
+        Box::pin(self.run(call))
     }
 }
 
@@ -250,16 +286,17 @@ fn streaming(around: MethodInterceptors, handler: Arc<StreamingFn>) -> MethodHan
     MethodHandler::Streaming(Arc::new(move |end, incoming| {
         let around = around.clone();
         let metadata = end.0.headers().unwrap_or_default();
-        let call = around.call(&incoming, metadata);
+        let call = around.call(&incoming, metadata, None);
         let callee = StreamCallee {
+            method: around.method,
             handler: Arc::clone(&handler),
-            end,
+            end: end.0,
             incoming,
             has_run: AtomicBool::new(false),
         };
         Box::pin(async move {
-            let result = around.interceptors.run(call, &callee).await;
-            result.map(drop)
+            let response = around.interceptors.run(call, &callee).await?;
+            callee.finish(response)
         })
     }))
 }

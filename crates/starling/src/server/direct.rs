@@ -3,10 +3,11 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context as TaskContext, Poll, Waker};
 
 use starling_endpoint::{
-    DeferredReply, Handler, MethodId, ResponseMessage, Stall, Status, WorkerConfig,
+    Cancellation, DeferredReply, Handler, MethodId, Reply, ResponseMessage, Stall, Status,
+    WorkerConfig,
 };
 use starling_io::{IoError, PacketIo, Wake};
 
@@ -21,9 +22,6 @@ use crate::plane::{
 use crate::registry::{Registry, SpawnTask};
 use crate::streaming::Streams;
 use crate::threads::ThreadRole;
-
-/// A response with at least so many bytes is moved into a reply and not copied.
-const MOVED_BYTES: usize = 4096;
 
 /// A device at one of a server's addresses.
 pub(crate) struct DirectListener<I> {
@@ -59,7 +57,7 @@ impl<I: Device> Listener for DirectListener<I> {
             serving.config(),
         )?;
         serving.time.wake_at_moves(&core.raw.waker());
-        let channels = ChannelFactory::new(&core, self.address);
+        let channels = ChannelFactory::new(&core, self.address, serving.registry.outgoing.clone());
         serve_on(&mut core, &serving.registry, &channels, serving.workers())?;
         core.be_known(ThreadRole::Server);
         serving.begun();
@@ -102,30 +100,40 @@ pub(crate) fn serve_on<I: Device>(
     Ok(())
 }
 
-/// Runs a nested handler as a task of the dispatch thread, or of the user's executor.
+/// Runs a nested handler in the dispatch thread, in place as long as it need not wait and then as a task; or
+/// as a task of the user's executor.
 fn nested<I: PacketIo>(handler: Arc<NestedFn>, spawn: Option<SpawnTask>) -> Handler<I> {
     Handler::deferring(move |cx, request, reply| {
-        let (remaining, peer) = (request.remaining(), cx.peer(request.peer()).clone());
-        let mut reply = reply.defer();
+        let cancellation = Cancellation::default();
         let call = IncomingCall {
-            remaining,
-            peer,
-            cancellation: reply.cancellation().clone(),
+            remaining: request.remaining(),
+            peer: cx.peer(request.peer()).clone(),
+            cancellation: cancellation.clone(),
         };
-        let future = match handler(request.into_owned(), call) {
+        let mut future = match handler(request.into_owned(), call) {
             Ok(future) => future,
             Err(status) => {
-                reply.set_refused();
-                return cx.complete_with(reply, Err(status));
+                cancellation.finish();
+                return reply.refuse(status);
             }
         };
+        // A task is polled at least once, so it need not be woken by what this poll waits for.
+        if spawn.is_none()
+            && let Poll::Ready(result) = future
+                .as_mut()
+                .poll(&mut TaskContext::from_waker(Waker::noop()))
+        {
+            cancellation.finish();
+            return answer(result, reply);
+        }
+        let mut reply = reply.defer_as(cancellation);
         let local = cx.local();
         let task = async move {
             let result = until_cancelled(&reply, future).await;
             if result.as_ref().is_err_and(|status| !status.may_have_run()) {
                 reply.set_refused();
             }
-            let result = result.map(|response| write(response, &mut reply));
+            let result = result.map(|response| reply.set_response(response));
             local.complete_with(reply, result);
         };
         match &spawn {
@@ -146,19 +154,15 @@ fn streaming<I: PacketIo>(
     })
 }
 
-/// Writes a response into its reply.
-fn write(response: ResponseMessage, reply: &mut DeferredReply) {
-    let (head, tail) = response.body.into_parts();
-    if head.len() < MOVED_BYTES {
-        reply.buffer().extend_from_slice(&head);
-    } else {
-        *reply.buffer() = head;
-    }
-    if let Some(tail) = tail {
-        reply.set_tail(tail);
-    }
-    if !response.metadata.is_empty() {
-        reply.set_metadata(response.metadata);
+/// Answers a request whose handler did not wait.
+fn answer(result: Result<ResponseMessage, Status>, mut reply: Reply<'_>) {
+    match result {
+        Ok(response) => {
+            reply.set_response(response);
+            reply.ok();
+        }
+        Err(status) if status.may_have_run() => reply.status(status),
+        Err(status) => reply.refuse(status),
     }
 }
 

@@ -115,11 +115,21 @@ impl ClientEnd {
         method: &'static MethodDescriptor,
         options: CallOptions,
     ) -> Arc<Self> {
+        let deadline = route.time().after(options.timeout);
+        Self::until(route, method, options, deadline)
+    }
+
+    /// The same with a deadline in place of the options' timeout.
+    pub(crate) fn until(
+        route: Route,
+        method: &'static MethodDescriptor,
+        options: CallOptions,
+        deadline: Option<Instant>,
+    ) -> Arc<Self> {
         let window = options
             .stream_window
             .unwrap_or(starling_stream::DEFAULT_WINDOW);
         let wait_for_ready = options.waits_for_ready();
-        let deadline = route.time().after(options.timeout);
         Arc::new_cyclic(|this| {
             let mut end = Self {
                 this: Weak::clone(this),
@@ -299,15 +309,15 @@ impl ClientEnd {
         self.route.flush();
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
+}
 
-    /// Ends the stream in a child of the process that began it.
-    #[cold]
-    fn belongs_to_parent(&self) -> Status {
-        Status::unavailable(
-            "the process has forked since the stream began: it belongs to the parent; begin another \
-             one here",
-        )
-    }
+/// The end of a stream in a child of the process that began it.
+#[cold]
+pub(crate) fn belongs_to_parent() -> Status {
+    Status::unavailable(
+        "the process has forked since the stream began: it belongs to the parent; begin another \
+         one here",
+    )
 }
 
 /// The calls of a stream that has failed here and not at the server, and the request that tells the server.
@@ -350,7 +360,7 @@ impl StreamEnd for ClientEnd {
         tail: Option<&Bytes>,
     ) -> Poll<Result<(), Box<Status>>> {
         if self.process != forks() {
-            return Poll::Ready(Err(Box::new(self.belongs_to_parent())));
+            return Poll::Ready(Err(Box::new(belongs_to_parent())));
         }
         let mut state = self.state.lock();
         if !state.stream.may_push() {
@@ -367,7 +377,7 @@ impl StreamEnd for ClientEnd {
 
     fn push(&self, head: &[u8], tail: Option<&Bytes>, is_last: bool) -> Result<(), Status> {
         if self.process != forks() {
-            return Err(self.belongs_to_parent());
+            return Err(belongs_to_parent());
         }
         let mut state = self.state.lock();
         state.stream.push(head, tail)?;
@@ -378,13 +388,13 @@ impl StreamEnd for ClientEnd {
         Ok(())
     }
 
-    fn new_bundle(&self, bytes: usize) -> Bundle {
-        self.state.lock().stream.new_bundle(bytes)
+    fn new_bundle(&self, bytes: usize) -> Option<Bundle> {
+        Some(self.state.lock().stream.new_bundle(bytes))
     }
 
     fn push_bundle(&self, bundle: Bundle) -> Result<(), Status> {
         if self.process != forks() {
-            return Err(self.belongs_to_parent());
+            return Err(belongs_to_parent());
         }
         let mut state = self.state.lock();
         state.stream.push_bundle(bundle)?;
@@ -407,6 +417,10 @@ impl StreamEnd for ClientEnd {
         }
     }
 
+    fn fail(&self, status: Status) {
+        self.cancel(status);
+    }
+
     fn abort(&self) {
         self.cancel(Status::cancelled("the thread that sent items has panicked"));
     }
@@ -417,7 +431,7 @@ impl StreamEnd for ClientEnd {
         waiting: &mut Waiting,
     ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
         if self.process != forks() {
-            return Poll::Ready(Err(self.belongs_to_parent()));
+            return Poll::Ready(Err(belongs_to_parent()));
         }
         let mut next = self.next_event();
         if next.is_none() {

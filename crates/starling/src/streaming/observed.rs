@@ -97,10 +97,10 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
         Ok(())
     }
 
-    fn new_bundle(&self, bytes: usize) -> Bundle {
-        let bundle = self.end.new_bundle(bytes);
+    fn new_bundle(&self, bytes: usize) -> Option<Bundle> {
+        let bundle = self.end.new_bundle(bytes)?;
         self.room.store(bundle.head.len(), Ordering::Relaxed);
-        bundle
+        Some(bundle)
     }
 
     fn push_bundle(&self, bundle: Bundle) -> Result<(), Status> {
@@ -118,6 +118,20 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
 
     fn close(&self) {
         self.end.close();
+    }
+
+    fn may_hold(&self) -> bool {
+        self.end.may_hold()
+    }
+
+    fn poll_pushed(&self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        self.end.poll_pushed(cx)
+    }
+
+    fn fail(&self, status: Status) {
+        let code = status.code();
+        self.end.fail(status);
+        self.observer.handle_end(code);
     }
 
     fn abort(&self) {

@@ -32,6 +32,8 @@ pub struct StreamSender<M: Message> {
     encoding: Encoding,
     waiting: Waiting,
     is_closed: bool,
+    /// The end may hold messages.
+    holds: bool,
     types: PhantomData<fn(M)>,
 }
 
@@ -39,6 +41,7 @@ impl<M: Message> StreamSender<M> {
     pub(crate) fn new(end: Arc<dyn StreamEnd>) -> Self {
         Self {
             encoding: end.encoding(),
+            holds: end.may_hold(),
             end,
             waiting: Waiting::default(),
             is_closed: false,
@@ -55,7 +58,26 @@ impl<M: Message> StreamSender<M> {
         &'a mut self,
         message: &'a M,
     ) -> impl Future<Output = Result<(), Status>> + Send + 'a {
-        poll_fn(move |cx| self.poll_send(cx, message))
+        let mut is_pushed = false;
+        poll_fn(move |cx| match self.holds {
+            false => self.poll_send(cx, message),
+            true => self.poll_send_held(cx, message, &mut is_pushed),
+        })
+    }
+
+    /// The message may wait in the end before it goes on.
+    #[cold]
+    fn poll_send_held(
+        &mut self,
+        cx: &mut Context<'_>,
+        message: &M,
+        is_pushed: &mut bool,
+    ) -> Poll<Result<(), Status>> {
+        if !*is_pushed {
+            ready!(self.poll_send(cx, message))?;
+            *is_pushed = true;
+        }
+        self.end.poll_pushed(cx)
     }
 
     #[inline]
@@ -97,7 +119,9 @@ impl<M: Message> StreamSender<M> {
         let mut bytes = 0;
         loop {
             poll_fn(|cx| self.poll_room(cx)).await;
-            let empty = self.end.new_bundle(bytes);
+            let Some(empty) = self.end.new_bundle(bytes) else {
+                return self.send_single(each, build).await;
+            };
             let room = empty.head.len();
             let (bundle, is_full) = match self.encoding {
                 Encoding::Native => fill::<M, _>(empty, &mut each, &mut build),
@@ -109,6 +133,20 @@ impl<M: Message> StreamSender<M> {
                 return Ok(());
             }
         }
+    }
+
+    /// Sends a message for each element to an end that takes them one by one.
+    async fn send_single<T>(
+        &mut self,
+        each: impl Iterator<Item = T>,
+        mut build: impl FnMut(T, M::Mut<'_>),
+    ) -> Result<(), Status> {
+        for element in each {
+            let mut message = M::default();
+            build(element, message.as_mut());
+            self.send(&message).await?;
+        }
+        Ok(())
     }
 
     /// [`StreamSender::send`] for plain threads. This thread drives the channel's endpoint meanwhile, or
@@ -199,14 +237,15 @@ impl<M: Message> Sink<M> for StreamSender<M> {
         self.push(&message, false)
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        // What was sent leaves without anybody's help.
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        // What no interceptor holds leaves without anybody's help.
+        self.end.poll_pushed(cx)
     }
 
-    fn poll_close(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        let flushed = ready!(self.end.poll_pushed(cx));
         self.close_here();
-        Poll::Ready(Ok(()))
+        Poll::Ready(flushed)
     }
 }
 

@@ -446,8 +446,8 @@ impl StreamEnd for ServerEnd {
         Ok(())
     }
 
-    fn new_bundle(&self, bytes: usize) -> Bundle {
-        self.state.lock().stream.new_bundle(bytes)
+    fn new_bundle(&self, bytes: usize) -> Option<Bundle> {
+        Some(self.state.lock().stream.new_bundle(bytes))
     }
 
     fn push_bundle(&self, bundle: Bundle) -> Result<(), Status> {
@@ -464,6 +464,10 @@ impl StreamEnd for ServerEnd {
 
     fn close(&self) {
         // The stream ends when the handler returns, with a status.
+    }
+
+    fn fail(&self, status: Status) {
+        ServerEnd::abort(self, status);
     }
 
     fn abort(&self) {
@@ -505,7 +509,9 @@ impl StreamEnd for ServerEnd {
     }
 
     fn trailers(&self) -> Option<Metadata> {
-        self.state.lock().stream.trailers().cloned()
+        let state = self.state.lock();
+        let set = state.stream.trailers().cloned();
+        set.or_else(|| Some((state.response_metadata.as_ref()?).lock().clone()))
     }
 
     fn send_headers(&self, metadata: Metadata) -> Result<(), Status> {

@@ -1,6 +1,8 @@
 //! Interceptors that do wrong, and streams.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use starling::{
@@ -8,10 +10,10 @@ use starling::{
     block_on,
 };
 use starling_test_protos::streams::{Range, StreamsClient, StreamsServer};
-use starling_test_protos::test::{Payload, Report, TestClient};
+use starling_test_protos::test::{Report, TestClient};
 
-use crate::common::{any_addresses, payload, server};
-use crate::kinds::{Answers, Panics, TOKEN, Token, TokenCheck, Writes, logged};
+use crate::common::{any_addresses, payload, server, wait_until};
+use crate::kinds::{Panics, Rewrites, TOKEN, Token, TokenCheck, Writes, logged};
 use crate::start;
 use crate::stream_service::{Counts, Service, range};
 
@@ -63,7 +65,7 @@ fn fails(interceptor: impl Interceptor, at_server: bool) -> Status {
     };
     let client = TestClient::new(channel);
     let status = client.echo(&payload(b"x")).wait().expect_err("a fault");
-    assert_eq!(gate.runs.load(std::sync::atomic::Ordering::SeqCst), 0);
+    assert_eq!(gate.runs.load(Ordering::SeqCst), 0);
     drop(server);
     status
 }
@@ -153,12 +155,57 @@ fn streams_pass_by_interceptors_at_both_ends() {
         let with = StreamsClient::new(channel.intercept(Token(TOKEN)));
         assert_eq!(read_all(&with, &range), Ok(2000));
         assert_eq!(logged(&log), ["log", "log ok"]);
-        // An interceptor that was written for single calls does not let a stream pass in silence.
-        let unaware = StreamsClient::new(channel.intercept(Answers(Payload::new())));
-        let status = read_all(&unaware, &range).expect_err("no begin_stream");
-        assert_eq!(status.code(), Code::Unimplemented, "{status}");
-        assert!(status.message().contains("Answers"), "{status}");
+        // One that was written for single calls and takes the message does not let a stream pass in silence.
+        let unaware = StreamsClient::new(channel.intercept(Rewrites));
+        let status = read_all(&unaware, &range).expect_err("there is no message");
+        assert_eq!(status.code(), Code::Internal, "{status}");
+        assert!(status.message().contains("is_stream"), "{status}");
         assert!(!status.may_have_run());
         assert_eq!(logged(&log).len(), 0);
     }
+}
+
+/// Blocks the thread that it runs in.
+enum Blocks {
+    /// By a wait for another call.
+    On(TestClient<Channel>),
+    Sleeping(Duration),
+}
+
+impl Interceptor for Blocks {
+    async fn intercept(
+        &self,
+        call: InterceptedCall,
+        next: Next<'_>,
+    ) -> Result<InterceptedResponse, Status> {
+        match self {
+            Self::On(client) => drop(client.echo(&payload(b"x")).wait()),
+            Self::Sleeping(time) => std::thread::sleep(*time),
+        }
+        next.run(call).await
+    }
+}
+
+#[test]
+fn an_interceptor_that_blocks_ends_its_call_or_is_counted_and_may_do_so_in_a_worker() {
+    let (other, _gate) = crate::common::serve("mem://interceptor-blocks-on");
+    let client = crate::common::client(other.address());
+    let (builder, gate) = server(&["mem://interceptor-blocks"]);
+    let (_server, channel) = start(builder.interceptor(Blocks::On(client)));
+    let blocked = TestClient::new(channel);
+    // In a dispatch thread, that is a panic. No other call is held up by it.
+    for _ in 0..2 {
+        let status = blocked.echo(&payload(b"x")).wait().expect_err("a panic");
+        assert_eq!(status.code(), Code::Internal, "{status}");
+        blocked.work(&payload(b"x")).wait().expect("in a worker");
+    }
+    assert_eq!(gate.runs.load(Ordering::SeqCst), 0);
+
+    let long = Duration::from_millis(60);
+    let (builder, _gate) = server(&["mem://interceptor-sleeps"]);
+    let (server, channel) = start(builder.interceptor(Blocks::Sleeping(long)));
+    let client = TestClient::new(channel);
+    client.echo(&payload(b"x")).wait().expect("late");
+    let stalls = || server.stats()[0].endpoint.stalls;
+    wait_until(|| stalls() > 0);
 }

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use starling::{
-    InterceptedCall, InterceptedResponse, InterceptedStream, Interceptor, Next, Side, Status,
-};
+use starling::{InterceptedCall, InterceptedResponse, Interceptor, Next, Side, Status};
 use starling_test_protos::test::Payload;
 
 use crate::common::payload;
@@ -24,11 +22,6 @@ impl Interceptor for Token {
         let added = call.metadata_mut().insert("token", self.0);
         added.map_err(|error| Status::invalid_argument(error.to_string()))?;
         next.run(call).await
-    }
-
-    fn begin_stream(&self, stream: &mut InterceptedStream) -> Result<(), Status> {
-        let added = stream.metadata_mut().insert("token", self.0);
-        added.map_err(|error| Status::invalid_argument(error.to_string()))
     }
 }
 

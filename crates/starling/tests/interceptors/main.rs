@@ -4,6 +4,7 @@
 mod common;
 mod faults;
 mod kinds;
+mod nested;
 #[path = "../streams/service.rs"]
 #[allow(dead_code, reason = "the tests of streams use all of it")]
 mod stream_service;

@@ -1,0 +1,376 @@
+//! The messages of a stream on their way through interceptors.
+//!
+//! ```text
+//!  StreamSender ──▶ ┌ HookedEnd ─────────────────┐ ──▶ the stream's end
+//!                   │ hooks, one after the other │
+//!  StreamReceiver ◀─└ the other ones, backwards ─┘ ◀──
+//! ```
+//!
+//! A stream without hooks has no such end, and pays nothing.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use parking_lot::Mutex;
+use starling_endpoint::{Encoding, Metadata, Msgbuf, Status};
+use starling_message::{Bytes, Message, MessageLayout, MethodDescriptor};
+use starling_stream::Items;
+
+use super::body::{Body, check_type};
+use super::{BoxFuture, Side};
+use crate::plane::Waiting;
+use crate::streaming::{SingleItems, StreamEnd};
+
+/// One message of a stream, see [`InterceptedCall::on_requests`](super::InterceptedCall::on_requests).
+pub struct InterceptedItem {
+    layout: &'static MessageLayout,
+    body: Body,
+    /// Where it was received, unless it was changed.
+    received: Option<Items>,
+    wait: Option<BoxFuture<'static, Result<(), Status>>>,
+}
+
+impl InterceptedItem {
+    /// The message as bytes: in the native layout, or in protobuf for a peer with another schema.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        self.body.bytes()
+    }
+
+    /// A copy of the message.
+    ///
+    /// # Errors
+    /// INTERNAL if it is of another type, or malformed.
+    pub fn message<M: Message>(&self) -> Result<M, Status> {
+        check_type(M::LAYOUT, self.layout)?;
+        self.body.decode().map_err(|error| {
+            Status::internal(format!("an item of the stream is malformed: {error}"))
+        })
+    }
+
+    /// Sends another message in place of this one.
+    ///
+    /// # Errors
+    /// INTERNAL if it is of another type.
+    pub fn set_message<M: Message>(&mut self, message: &M) -> Result<(), Status> {
+        check_type(M::LAYOUT, self.layout)?;
+        self.body = Body::of(message);
+        self.received = None;
+        Ok(())
+    }
+
+    /// Has the message wait for a future before it goes on, and with it those behind it. An error ends the
+    /// stream.
+    ///
+    /// Who sends waits as well: `send` ends when the message has gone on. A `send` that is dropped before may
+    /// or may not have sent the message.
+    pub fn wait_for(&mut self, future: impl Future<Output = Result<(), Status>> + Send + 'static) {
+        let before = self.wait.take();
+        self.wait = Some(Box::pin(async move {
+            if let Some(before) = before {
+                before.await?;
+            }
+            future.await
+        }));
+    }
+}
+
+impl fmt::Debug for InterceptedItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InterceptedItem")
+            .field("type", &self.layout.name)
+            .field("bytes", &self.bytes().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Code that sees messages of a stream.
+pub(super) type Hook = Arc<dyn Fn(&mut InterceptedItem) -> Result<(), Status> + Send + Sync>;
+
+/// Those that see a stream's messages, in the order of the interceptors.
+#[derive(Clone, Default)]
+pub(super) struct Hooks {
+    pub(super) requests: Vec<Hook>,
+    pub(super) responses: Vec<Hook>,
+}
+
+/// A message that waits in front of a hook.
+struct Held {
+    item: InterceptedItem,
+    next_hook: usize,
+    is_last: bool,
+}
+
+/// A message that has passed all hooks.
+struct Passed {
+    body: Body,
+    received: Option<Items>,
+    is_last: bool,
+}
+
+/// The messages of one direction.
+struct Direction {
+    layout: &'static MessageLayout,
+    hooks: Vec<Hook>,
+    held: Mutex<Option<Held>>,
+}
+
+impl Direction {
+    fn new(layout: &'static MessageLayout, hooks: Vec<Hook>) -> Self {
+        Self {
+            layout,
+            hooks,
+            held: Mutex::default(),
+        }
+    }
+
+    /// Has the hooks see a message. None: it waits.
+    fn begin(&self, body: Body, is_last: bool) -> Result<Option<Passed>, Status> {
+        let item = InterceptedItem {
+            layout: self.layout,
+            body,
+            received: None,
+            wait: None,
+        };
+        self.pass(item, 0, is_last)
+    }
+
+    /// The same for a message that was received: the only one of `received`.
+    fn begin_received(
+        &self,
+        received: Items,
+        encoding: Encoding,
+    ) -> Result<Option<Passed>, Status> {
+        let message = received.clone().next().unwrap_or_default();
+        let item = InterceptedItem {
+            layout: self.layout,
+            body: Body::of_item(message, encoding),
+            received: Some(received),
+            wait: None,
+        };
+        self.pass(item, 0, false)
+    }
+
+    fn pass(
+        &self,
+        mut item: InterceptedItem,
+        first_hook: usize,
+        is_last: bool,
+    ) -> Result<Option<Passed>, Status> {
+        for (index, hook) in self.hooks.iter().enumerate().skip(first_hook) {
+            hook(&mut item)?;
+            if item.wait.is_some() {
+                *self.held.lock() = Some(Held {
+                    item,
+                    next_hook: index + 1,
+                    is_last,
+                });
+                return Ok(None);
+            }
+        }
+        Ok(Some(Passed {
+            body: item.body,
+            received: item.received,
+            is_last,
+        }))
+    }
+
+    fn holds(&self) -> bool {
+        self.held.lock().is_some()
+    }
+
+    /// The message that has waited, when it has passed. None if there is none.
+    fn poll_held(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Passed>, Status>> {
+        loop {
+            let mut held = self.held.lock();
+            let Some(waiting) = held.as_mut() else {
+                return Poll::Ready(Ok(None));
+            };
+            let waited = match &mut waiting.item.wait {
+                Some(wait) => ready!(wait.as_mut().poll(cx)),
+                None => Ok(()),
+            };
+            let before = held.take();
+            drop(held);
+            waited?;
+            if let Some(Held {
+                mut item,
+                next_hook,
+                is_last,
+            }) = before
+            {
+                item.wait = None;
+                if let Some(passed) = self.pass(item, next_hook, is_last)? {
+                    return Poll::Ready(Ok(Some(passed)));
+                }
+            }
+        }
+    }
+}
+
+/// An end of a stream whose messages are seen by hooks.
+struct HookedEnd {
+    inner: Arc<dyn StreamEnd>,
+    /// Messages that leave here.
+    outgoing: Direction,
+    /// Messages that are read here.
+    incoming: Direction,
+    items: SingleItems,
+}
+
+/// The end with hooks before it, if there are any.
+pub(super) fn hooked(
+    end: Arc<dyn StreamEnd>,
+    hooks: Hooks,
+    side: Side,
+    method: &'static MethodDescriptor,
+) -> Arc<dyn StreamEnd> {
+    let Hooks {
+        requests,
+        mut responses,
+    } = hooks;
+    if requests.is_empty() && responses.is_empty() {
+        return end;
+    }
+    responses.reverse();
+    let requests = Direction::new(method.request, requests);
+    let responses = Direction::new(method.response, responses);
+    let (outgoing, incoming) = match side {
+        Side::Client => (requests, responses),
+        Side::Server => (responses, requests),
+    };
+    Arc::new(HookedEnd {
+        inner: end,
+        outgoing,
+        incoming,
+        items: SingleItems::default(),
+    })
+}
+
+impl HookedEnd {
+    fn send(&self, passed: Passed) -> Result<(), Status> {
+        let encoding = self.inner.encoding();
+        let buffer = passed.body.into_buffer(encoding, 0)?;
+        let (head, tail) = buffer.into_parts();
+        self.inner.push(&head, tail.as_ref(), passed.is_last)
+    }
+
+    /// A hook has ended the stream.
+    #[cold]
+    fn failed(&self, status: Status) -> Status {
+        self.fail(status.clone());
+        status
+    }
+}
+
+impl StreamEnd for HookedEnd {
+    fn poll_ready(&self, cx: &mut Context<'_>, waiting: &mut Waiting) -> Poll<()> {
+        // If that fails, the stream is over, and the user learns it with the next message.
+        let _ = ready!(self.poll_pushed(cx));
+        self.inner.poll_ready(cx, waiting)
+    }
+
+    fn keep_one(&self) {
+        self.inner.keep_one();
+    }
+
+    fn push(&self, head: &[u8], tail: Option<&Bytes>, is_last: bool) -> Result<(), Status> {
+        if self.outgoing.holds() {
+            return Err(Status::failed_precondition(
+                "the message before this one still waits for an interceptor; it was not sent: a sink has \
+                 to be ready first",
+            ));
+        }
+        let buffer = Msgbuf::from_parts(head.to_vec(), tail.cloned());
+        let body = Body::new(buffer, 0, self.inner.encoding());
+        let passed = self.outgoing.begin(body, is_last);
+        match passed.map_err(|status| self.failed(status))? {
+            Some(passed) => self.send(passed),
+            None => Ok(()),
+        }
+    }
+
+    fn may_hold(&self) -> bool {
+        true
+    }
+
+    fn poll_pushed(&self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        let passed = ready!(self.outgoing.poll_held(cx));
+        let passed = passed.map_err(|status| self.failed(status))?;
+        Poll::Ready(passed.map_or(Ok(()), |passed| self.send(passed)))
+    }
+
+    fn encoding(&self) -> Encoding {
+        self.inner.encoding()
+    }
+
+    fn close(&self) {
+        self.inner.close();
+    }
+
+    fn abort(&self) {
+        self.inner.abort();
+    }
+
+    fn fail(&self, status: Status) {
+        self.items.clear();
+        self.inner.fail(status);
+    }
+
+    fn poll_items(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut Waiting,
+    ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
+        loop {
+            let passed = ready!(self.incoming.poll_held(cx));
+            let mut passed = passed.map_err(|status| self.failed(status))?;
+            if passed.is_none() {
+                let next = ready!(self.items.poll_next(&*self.inner, cx, waiting))?;
+                let Some((item, encoding)) = next else {
+                    return Poll::Ready(Ok(None));
+                };
+                let begun = self.incoming.begin_received(item, encoding);
+                passed = begun.map_err(|status| self.failed(status))?;
+            }
+            if let Some(Passed { body, received, .. }) = passed {
+                let items = received.unwrap_or_else(|| Items::one(&body.bytes()));
+                return Poll::Ready(Ok(Some((items, body.encoding()))));
+            }
+        }
+    }
+
+    fn reject(&self, why: &str) -> Status {
+        self.inner.reject(why)
+    }
+
+    fn stop_reading(&self) {
+        self.inner.stop_reading();
+    }
+
+    fn headers(&self) -> Option<Metadata> {
+        self.inner.headers()
+    }
+
+    fn trailers(&self) -> Option<Metadata> {
+        self.inner.trailers()
+    }
+
+    fn send_headers(&self, metadata: Metadata) -> Result<(), Status> {
+        self.inner.send_headers(metadata)
+    }
+
+    fn set_trailers(&self, metadata: Metadata) -> Result<(), Status> {
+        self.inner.set_trailers(metadata)
+    }
+
+    fn send_behind(&self, metadata: Arc<Mutex<Metadata>>) {
+        self.inner.send_behind(metadata);
+    }
+
+    fn set_request_metadata(&self, metadata: Metadata) {
+        self.inner.set_request_metadata(metadata);
+    }
+}
