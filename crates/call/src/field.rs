@@ -224,6 +224,7 @@ pub(crate) fn metadata_field_len(key: &str, value: &[u8]) -> usize {
 pub(crate) fn put_metadata(out: &mut Vec<u8>, key: &str, value: &[u8]) {
     let length = 1 + key.len() + value.len();
     debug_assert!(key_is_valid(key.as_bytes()) && length <= MAX_METADATA);
+    out.reserve(FIELD_LEN + length);
     out.push(tag::METADATA);
     out.extend_from_slice(&(length as u16).to_le_bytes());
     out.push(key.len() as u8);

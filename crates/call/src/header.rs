@@ -49,8 +49,8 @@ mod tests;
 
 pub use self::extension::{HeaderSize, encoding_of, fields_between, status_of, stream_of};
 pub use self::request::{
-    DeadlineStamp, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RequestExtension, method_of, request_fields,
-    set_sent, split_method,
+    DeadlineStamp, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RequestExtension, method_of, set_sent,
+    split_method,
 };
 pub use self::response::{RESPONSE_FIELDS_AT, ResponseHeader, ResponseParts, STREAM_RESPONSE_LEN};
 pub use crate::field::{HeaderError, MAX_EXTENSION, MAX_METADATA, MAX_STATUS_MESSAGE};

@@ -142,6 +142,11 @@ impl<'a> MetadataView<'a> {
         self.iter().next().is_none()
     }
 
+    /// Whether these are the pairs of `metadata`, in the same order.
+    pub fn is_equal(&self, metadata: &Metadata) -> bool {
+        self.fields == metadata.fields || self.iter().eq(metadata.view().iter())
+    }
+
     /// A copy that outlives the message.
     pub fn to_owned(&self) -> Metadata {
         let mut fields = Vec::new();
@@ -213,6 +218,8 @@ mod tests {
         assert_eq!(metadata.value("trace-id"), Some(&b"17"[..]));
         assert_eq!(metadata.value("none"), None);
         assert_eq!(metadata.view().to_owned(), metadata);
+        assert!(metadata.view().is_equal(&metadata.clone()));
+        assert!(!metadata.view().is_equal(&Metadata::new()));
         let shown = r#"{"trace-id": "17", "b.in_1": [0, 255], "trace-id": "18"}"#;
         assert_eq!(format!("{metadata:?}"), shown);
     }

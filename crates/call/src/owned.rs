@@ -69,6 +69,11 @@ impl OwnedMessage {
         MetadataView::of_extension(self.fields())
     }
 
+    /// Where the fields of the extension would begin.
+    pub fn fields_at(&self) -> u32 {
+        self.fields_at
+    }
+
     /// The encoding of the body, if the message is a request.
     pub fn encoding(&self) -> Encoding {
         header::encoding_of(self.fields())

@@ -83,6 +83,23 @@ impl Msgbuf {
         self.len() == 0
     }
 
+    /// Gives the message another number of bytes in front of its body, which is where a header goes. What is
+    /// in them is undefined.
+    ///
+    /// # Panics
+    /// If the message has fewer than `before` bytes in its contiguous part.
+    pub fn set_headroom(&mut self, before: usize, after: usize) {
+        let len = self.head.len();
+        assert!(before <= len, "the body begins within the message");
+        if after > before {
+            self.head.resize(len + after - before, 0);
+            self.head.copy_within(before..len, after);
+        } else if after < before {
+            self.head.copy_within(before.., after);
+            self.head.truncate(len - (before - after));
+        }
+    }
+
     /// Drops the contents and keeps the memory of the contiguous part.
     #[inline]
     pub fn clear(&mut self) {
@@ -120,6 +137,19 @@ impl Msgbuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_body_moves_for_another_headroom() {
+        let mut message = Msgbuf::from_parts(b"..body".to_vec(), Some(Bytes::from_static(b"tail")));
+        for (before, after) in [(2, 2), (2, 7), (7, 1), (1, 0), (0, 4)] {
+            message.set_headroom(before, after);
+            assert_eq!(&message.head()[after..], b"body");
+            assert_eq!(message.tail(), b"tail");
+        }
+        let mut empty = Msgbuf::new();
+        empty.set_headroom(0, 3);
+        assert_eq!(empty.len(), 3);
+    }
 
     #[test]
     fn a_range_may_span_both_parts() {

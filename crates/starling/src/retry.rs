@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use starling_endpoint::{Code, Encoding, LocalHandle, Msgbuf, Status, unsent_message};
+use starling_endpoint::{Code, Encoding, LocalHandle, Status, unsent_message};
 
 use crate::connection::Connection;
 use crate::executor::Executor;
@@ -70,11 +70,10 @@ pub(crate) async fn call_when_ready(
             }
             _ if message.headroom == options.header_len() => payload,
             _ => {
-                let (mut head, tail) = payload.into_parts();
-                let room = std::iter::repeat_n(0, options.header_len());
-                head.splice(..message.headroom, room);
+                let mut payload = payload;
+                payload.set_headroom(message.headroom, options.header_len());
                 message.headroom = options.header_len();
-                Msgbuf::from_parts(head, tail)
+                payload
             }
         };
         let method = message.method;

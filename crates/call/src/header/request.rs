@@ -1,7 +1,5 @@
 //! The header of a request.
 
-use std::borrow::Cow;
-
 use super::extension::{HeaderSize, LENGTH_LEN, split_extension};
 use crate::descriptor::CallDescriptor;
 use crate::encoding::Encoding;
@@ -173,19 +171,6 @@ fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions, now_ns: u64) 
     HeaderSize {
         extended: true,
         len: (REQUEST_FIELDS_AT + length) as u16,
-    }
-}
-
-/// The fields of a request with this encoding and metadata, and nothing else.
-pub fn request_fields(encoding: Encoding, metadata: &Metadata) -> Cow<'_, [u8]> {
-    match encoding {
-        Encoding::Native => Cow::Borrowed(metadata.as_fields()),
-        Encoding::Protobuf => {
-            let mut fields = Vec::new();
-            put_encoding(&mut fields, encoding);
-            fields.extend_from_slice(metadata.as_fields());
-            Cow::Owned(fields)
-        }
     }
 }
 

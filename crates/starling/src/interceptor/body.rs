@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use starling_endpoint::{Encoding, Msgbuf, OwnedMessage, Status};
+use starling_endpoint::{Encoding, Metadata, Msgbuf, OwnedMessage, Status};
 use starling_message::protobuf::{self, DecodeLimits};
 use starling_message::{Arena, Bytes, Message, MessageLayout, Reader};
 
@@ -13,6 +13,8 @@ pub(super) struct Body {
     buffer: Msgbuf,
     /// Where in the buffer it begins.
     at: usize,
+    /// Where in the buffer the fields of its call header begin, if it has been received.
+    fields_at: Option<u32>,
     encoding: Encoding,
     /// Its type, if it was made here.
     made_as: Option<&'static MessageLayout>,
@@ -23,14 +25,31 @@ impl Body {
         Self {
             buffer,
             at,
+            fields_at: None,
             encoding,
             made_as: None,
         }
     }
 
     pub(super) fn received(message: OwnedMessage, encoding: Encoding) -> Self {
+        let fields_at = message.fields_at();
         let (buffer, at) = message.into_parts();
-        Self::new(buffer, at, encoding)
+        Self {
+            fields_at: Some(fields_at),
+            ..Self::new(buffer, at, encoding)
+        }
+    }
+
+    /// As it was received, if it was, and if it came with this metadata.
+    pub(super) fn into_received(self, metadata: &Metadata) -> Result<OwnedMessage, Self> {
+        let Some(fields_at) = self.fields_at else {
+            return Err(self);
+        };
+        let message = OwnedMessage::new(self.buffer, fields_at, self.at as u32);
+        match message.metadata().is_equal(metadata) {
+            true => Ok(message),
+            false => Err(Self::received(message, self.encoding)),
+        }
     }
 
     /// A message of a stream that was received. It is not copied.
@@ -43,6 +62,7 @@ impl Body {
         Self {
             buffer: Msgbuf::from_parts(head.to_vec(), tail.cloned()),
             at: 0,
+            fields_at: None,
             encoding: Encoding::Native,
             made_as: Some(M::LAYOUT),
         }
@@ -76,11 +96,9 @@ impl Body {
     /// The message in this encoding, behind `room` bytes.
     pub(super) fn into_buffer(self, encoding: Encoding, room: usize) -> Result<Msgbuf, Status> {
         if self.encoding == encoding {
-            let (mut head, tail) = self.buffer.into_parts();
-            if room != self.at {
-                head.splice(..self.at.min(head.len()), std::iter::repeat_n(0, room));
-            }
-            return Ok(Msgbuf::from_parts(head, tail));
+            let mut buffer = self.buffer;
+            buffer.set_headroom(self.at.min(buffer.head().len()), room);
+            return Ok(buffer);
         }
         let (Encoding::Protobuf, Some(layout)) = (encoding, self.made_as) else {
             return Err(Status::internal(
@@ -92,6 +110,19 @@ impl Body {
         protobuf::encode(layout, Reader::in_parts(&head, tail.as_ref()), &mut bytes)
             .map_err(|error| Status::internal(format!("an interceptor's message: {error}")))?;
         Ok(Msgbuf::from_vec(bytes))
+    }
+
+    /// The message in this encoding, as one piece.
+    pub(super) fn into_bytes(self, encoding: Encoding) -> Result<Bytes, Status> {
+        let (mut head, tail) = self.into_buffer(encoding, 0)?.into_parts();
+        Ok(match tail {
+            None => Bytes::from(head),
+            Some(tail) if head.is_empty() => tail,
+            Some(tail) => {
+                head.extend_from_slice(&tail);
+                Bytes::from(head)
+            }
+        })
     }
 
     /// Refuses a message that was made here and is not of the method's type.

@@ -45,7 +45,7 @@ pub struct InterceptedCall {
     /// None for a stream.
     pub(super) body: Option<Body>,
     /// Those that see a stream's messages.
-    pub(super) hooks: Hooks,
+    pub(super) hooks: Option<Box<Hooks>>,
 }
 
 impl InterceptedCall {
@@ -172,7 +172,7 @@ impl InterceptedCall {
         see: impl Fn(&mut InterceptedItem) -> Result<(), Status> + Send + Sync + 'static,
     ) -> Result<(), Status> {
         let hook = self.hook(see)?;
-        self.hooks.requests.push(hook);
+        self.hooks.get_or_insert_default().requests.push(hook);
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl InterceptedCall {
         see: impl Fn(&mut InterceptedItem) -> Result<(), Status> + Send + Sync + 'static,
     ) -> Result<(), Status> {
         let hook = self.hook(see)?;
-        self.hooks.responses.push(hook);
+        self.hooks.get_or_insert_default().responses.push(hook);
         Ok(())
     }
 
@@ -318,7 +318,14 @@ impl InterceptedResponse {
             (Some(body), Some(_)) => body.encoding(),
             _ => Encoding::Protobuf,
         };
-        let response = self.into_response(method, encoding)?;
+        let mut response = self;
+        if let Some(body) = response.body.take() {
+            match body.into_received(&response.metadata) {
+                Ok(message) => return Ok((message, encoding)),
+                Err(body) => response.body = Some(body),
+            }
+        }
+        let response = response.into_response(method, encoding)?;
         let mut body = Cow::Borrowed(response.body.head());
         if response.body.has_tail() {
             body.to_mut().extend_from_slice(response.body.tail());

@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Instant;
 
-use starling_endpoint::{CallDescriptor, CallNumber, Status};
+use starling_endpoint::{CallDescriptor, CallNumber, Encoding, SessionId, Status, unsent_message};
 use starling_message::MethodDescriptor;
 
 use super::call::Method;
 use super::timer::{Alarm, Timer};
 use super::{
     BoxFuture, Callee, InterceptedCall, InterceptedResponse, Interceptors, Outcome, Side,
-    body::Body, items::Hooks,
+    body::Body,
 };
 use crate::channel_call::RawCall;
+use crate::connection::Connection;
+use crate::executor::Executor;
 use crate::plane::{CallResult, Operation, OutgoingCall};
-use crate::retry::{Attempt, call_when_ready};
+use crate::retry::{Attempt, call_when_ready, is_retryable};
 use crate::streaming::Route;
 
 impl Route {
@@ -30,7 +32,13 @@ impl Route {
                 poll_fn(|cx| raw.poll(cx)).await
             }
             Self::Local(connection, executor) => {
-                call_when_ready(connection, executor, call, Attempt::First).await
+                let ready = call.types.and_then(|types| connection.ready(types.id));
+                match ready {
+                    Some((session, Encoding::Native)) => {
+                        call_now(connection, executor, session, call).await
+                    }
+                    _ => later(connection, executor, call, Attempt::First).await,
+                }
             }
         }
     }
@@ -43,8 +51,44 @@ impl Route {
     }
 }
 
+/// Makes a call in the thread of an endpoint whose connection is ready.
+async fn call_now(
+    connection: &Arc<Connection>,
+    executor: &Arc<Executor>,
+    session: SessionId,
+    mut call: OutgoingCall,
+) -> CallResult {
+    let options = call.message.header_options(|| executor.time.now());
+    let payload = std::mem::take(&mut call.message.payload);
+    let made = executor
+        .local
+        .call_message(session, call.message.method, &options, payload);
+    let mut status = match made.await {
+        Ok(response) => return Ok((response, Encoding::Native)),
+        Err(status) => status,
+    };
+    connection.suspect(status.code());
+    match unsent_message(&mut status) {
+        Some(unsent) if is_retryable(&status) => {
+            call.message.payload = unsent;
+            later(connection, executor, call, Attempt::Last).await
+        }
+        _ => Err(status),
+    }
+}
+
+/// Boxed, because it is large and rare.
+fn later<'a>(
+    connection: &'a Arc<Connection>,
+    executor: &'a Arc<Executor>,
+    call: OutgoingCall,
+    attempt: Attempt,
+) -> BoxFuture<'a, CallResult> {
+    Box::pin(call_when_ready(connection, executor, call, attempt))
+}
+
 /// What stands behind a channel's interceptors.
-struct Connection {
+struct Behind {
     route: Route,
     types: Option<&'static MethodDescriptor>,
     wait_for_ready: bool,
@@ -56,7 +100,7 @@ struct Connection {
     running: AtomicUsize,
 }
 
-impl Connection {
+impl Behind {
     /// The call that leaves.
     fn outgoing(&self, call: InterceptedCall) -> Result<OutgoingCall, Status> {
         let mut message = CallDescriptor {
@@ -152,7 +196,7 @@ pub(super) async fn within_deadline(
     .await
 }
 
-impl Callee for Connection {
+impl Callee for Behind {
     fn run(&self, call: InterceptedCall) -> BoxFuture<'_, Outcome> {
         Box::pin(self.run(call))
     }
@@ -182,9 +226,9 @@ pub(crate) fn call_through(
         deadline: message.deadline,
         peer: None,
         body: Some(Body::new(payload, message.headroom, message.encoding)),
-        hooks: Hooks::default(),
+        hooks: None,
     };
-    let connection = Connection {
+    let behind = Behind {
         route,
         types,
         wait_for_ready,
@@ -195,8 +239,8 @@ pub(crate) fn call_through(
     let interceptors = interceptors.clone();
     Box::pin(async move {
         let deadline = call.deadline;
-        let chain = interceptors.run(call, &connection);
-        let response = within_deadline(chain, &timer, deadline, || connection.late());
+        let chain = interceptors.run(call, &behind);
+        let response = within_deadline(chain, &timer, deadline, || behind.late());
         response.await?.into_message(types)
     })
 }

@@ -25,14 +25,14 @@ use starling_stream::Items;
 use self::progress::{Half, Progress, Wakers};
 use super::call::Method;
 use super::client::{earlier, late, within_deadline};
-use super::items::{Hooks, hooked};
+use super::items::hooked;
 use super::{BoxFuture, Callee, InterceptedCall, InterceptedResponse, Interceptors, Outcome, Side};
 use crate::options::CallOptions;
 use crate::plane::Waiting;
 use crate::streaming::{ClientEnd, Route, StreamEnd, belongs_to_parent, only_servers_send};
 
 /// What stands behind a channel's interceptors.
-struct Connection {
+struct Behind {
     route: Mutex<Option<Route>>,
     method: &'static MethodDescriptor,
     /// Those that interceptors do not see.
@@ -42,7 +42,7 @@ struct Connection {
     wakers: Arc<Wakers>,
 }
 
-impl Callee for Connection {
+impl Callee for Behind {
     fn run(&self, call: InterceptedCall) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             let Some(route) = self.route.lock().take() else {
@@ -158,10 +158,10 @@ pub(crate) fn stream_through(
         deadline,
         peer: None,
         body: None,
-        hooks: Hooks::default(),
+        hooks: None,
     };
     let (progress, wakers) = (Arc::<Progress>::default(), Arc::<Wakers>::default());
-    let connection = Connection {
+    let behind = Behind {
         route: Mutex::new(Some(route)),
         method,
         options,
@@ -171,8 +171,8 @@ pub(crate) fn stream_through(
     };
     let interceptors = interceptors.clone();
     let chain = async move {
-        let chain = interceptors.run(call, &connection);
-        let progress = &connection.progress;
+        let chain = interceptors.run(call, &behind);
+        let progress = &behind.progress;
         within_deadline(chain, &timer, deadline, || {
             (!progress.is_running()).then(|| late("the stream"))
         })

@@ -223,17 +223,17 @@ struct HookedEnd {
 /// The end with hooks before it, if there are any.
 pub(super) fn hooked(
     end: Arc<dyn StreamEnd>,
-    hooks: Hooks,
+    hooks: Option<Box<Hooks>>,
     side: Side,
     method: &'static MethodDescriptor,
 ) -> Arc<dyn StreamEnd> {
+    let Some(hooks) = hooks else {
+        return end;
+    };
     let Hooks {
         requests,
         mut responses,
-    } = hooks;
-    if requests.is_empty() && responses.is_empty() {
-        return end;
-    }
+    } = *hooks;
     responses.reverse();
     let requests = Direction::new(method.request, requests);
     let responses = Direction::new(method.response, responses);

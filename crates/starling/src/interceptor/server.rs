@@ -1,11 +1,9 @@
 //! Interceptors of a server: a method with them is a method.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use starling_endpoint::header::request_fields;
 use starling_endpoint::{
     Encoding, Metadata, MethodPath, Msgbuf, OwnedMessage, RequestView, ResponseBuilder,
     ResponseMessage, Status, UnaryFn, WorkerFn,
@@ -14,7 +12,7 @@ use starling_message::MethodDescriptor;
 
 use super::body::Body;
 use super::call::Method as Named;
-use super::items::{Hooks, hooked};
+use super::items::hooked;
 use super::timer::Timer;
 use super::{BoxFuture, Callee, InterceptedCall, InterceptedResponse, Interceptors, Outcome, Side};
 use crate::plane::{
@@ -74,7 +72,7 @@ impl MethodInterceptors {
             deadline: (call.remaining).and_then(|left| self.timer.now().checked_add(left)),
             peer: Some(call.peer.clone()),
             body,
-            hooks: Hooks::default(),
+            hooks: None,
         }
     }
 
@@ -116,17 +114,10 @@ enum Handler {
 impl Handler {
     async fn run(
         &self,
-        request: Msgbuf,
-        metadata: &Metadata,
-        encoding: Encoding,
+        request: OwnedMessage,
         call: IncomingCall,
     ) -> Result<ResponseMessage, Status> {
-        let mut bytes = Cow::Borrowed(request.head());
-        if request.has_tail() {
-            bytes.to_mut().extend_from_slice(request.tail());
-        }
-        let fields = request_fields(encoding, metadata);
-        let view = RequestView::new(&bytes, &fields, call.remaining)
+        let view = RequestView::new(request.body(), request.fields(), call.remaining)
             .from_peer(&call.peer)
             .with_cancellation(&call.cancellation);
         let mut body = Vec::new();
@@ -134,10 +125,7 @@ impl Handler {
         match self {
             Self::Inline(handler) => (handler.lock())(view, &mut response)?,
             Self::Worker(handler) => handler(view, &mut response)?,
-            Self::Nested(handler) => {
-                let request = OwnedMessage::of_parts(encoding, metadata, &bytes);
-                return handler(request, call)?.await;
-            }
+            Self::Nested(handler) => return handler(request, call)?.await,
         }
         let (tail, metadata) = response.into_parts();
         Ok(ResponseMessage {
@@ -167,11 +155,14 @@ impl UnaryCallee<'_> {
         };
         body.check(Some(self.method.request))?;
         run_once(&self.has_run)?;
-        let request = body.into_buffer(self.encoding, 0)?;
-        let (metadata, encoding) = (&call.metadata, self.encoding);
-        let result = (self.handler)
-            .run(request, metadata, encoding, incoming)
-            .await;
+        let request = match body.into_received(&call.metadata) {
+            Ok(request) => request,
+            Err(body) => {
+                let bytes = body.into_bytes(self.encoding)?;
+                OwnedMessage::of_parts(self.encoding, &call.metadata, &bytes)
+            }
+        };
+        let result = self.handler.run(request, incoming).await;
         if result.as_ref().is_err_and(|status| !status.may_have_run()) {
             self.has_run.store(false, Ordering::Relaxed);
         }

@@ -224,8 +224,7 @@ impl ClientEnd {
             let before = message.headroom;
             message.metadata = self.metadata.clone();
             message.headroom = message.header_len();
-            let room = std::iter::repeat_n(0, message.headroom);
-            message.payload.head_mut().splice(..before, room);
+            message.payload.set_headroom(before, message.headroom);
         }
         OutgoingCall {
             message,
