@@ -24,6 +24,21 @@ const CASES: [(&str, [&str; 2]); 3] = [
     ("1 in flight, congestion control on", ["1", "on"]),
 ];
 
+/// The cases of calls by generated code, with what users put around them, as docs/notes/interceptors.md has
+/// them: the name, and the argument.
+const CALLS: [(&str, &str); 10] = [
+    ("a call", "plain"),
+    ("with one interceptor at the client", "client-1"),
+    ("with two at the client", "client-2"),
+    ("with one at the server", "server-1"),
+    ("with two at the server", "server-2"),
+    ("with a pair of metadata", "metadata"),
+    ("with a token, sent and checked", "token"),
+    ("an item of a stream", "items"),
+    ("seen by an interceptor of the client", "items-client"),
+    ("seen by an interceptor of the server", "items-server"),
+];
+
 /// RPCs in the shorter and in the longer run.
 const RPCS: [u64; 2] = [2_000, 12_000];
 
@@ -46,13 +61,33 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
+/// Counts and prints those of calls by generated code.
+pub(crate) fn run_calls() -> ExitCode {
+    if !has_valgrind() {
+        println!("skipped: instructions needs valgrind");
+        return ExitCode::SUCCESS;
+    }
+    if !build("call-instructions") {
+        return ExitCode::FAILURE;
+    }
+    println!("instructions of a call of 32 bytes over shm, client and server together");
+    for (name, case) in CALLS {
+        let Some(counted) = count_each("call-instructions", &[case]) else {
+            eprintln!("FAILED: {name}: callgrind counted nothing");
+            return ExitCode::FAILURE;
+        };
+        println!("{}", row(name, counted));
+    }
+    ExitCode::SUCCESS
+}
+
 /// The same as a step of a longer check.
 pub(crate) fn compare() -> Outcome {
     if !has_valgrind() {
         println!("skipped: instructions needs valgrind");
         return Outcome::Skipped;
     }
-    if !build() {
+    if !build("instructions") {
         return Outcome::Failed;
     }
     let file = std::fs::read_to_string(crate::root().join(FILE)).unwrap_or_default();
@@ -83,22 +118,22 @@ pub(crate) fn compare() -> Outcome {
 
 /// The counts of all cases; `None` if they cannot be counted here.
 pub(crate) fn count_all() -> Option<Vec<(&'static str, u64)>> {
-    if !has_valgrind() || !build() {
+    if !has_valgrind() || !build("instructions") {
         return None;
     }
     let counts = CASES.map(|(name, arguments)| Some((name, count_rpc(arguments)?)));
     counts.into_iter().collect()
 }
 
-/// Builds the program whose instructions are counted.
-fn build() -> bool {
+/// Builds a program whose instructions are counted.
+fn build(program: &str) -> bool {
     succeeds(&mut cargo(&[
         "build",
         "--release",
         "--package",
         "starling-bench",
         "--bin",
-        "instructions",
+        program,
     ]))
 }
 
@@ -143,17 +178,22 @@ fn has_valgrind() -> bool {
 
 /// Instructions of one RPC.
 fn count_rpc(arguments: [&str; 2]) -> Option<u64> {
-    let [few, many] = RPCS.map(|rpcs| count_run(rpcs, arguments));
+    count_each("instructions", &arguments)
+}
+
+/// Instructions of each of the things that a program does, from runs that do it often and less often.
+fn count_each(program: &str, arguments: &[&str]) -> Option<u64> {
+    let [few, many] = RPCS.map(|times| count_run(program, times, arguments));
     Some((many? - few?) / (RPCS[1] - RPCS[0]))
 }
 
 /// Instructions of a whole run.
-fn count_run(rpcs: u64, arguments: [&str; 2]) -> Option<u64> {
-    let program = crate::target().join("release").join("instructions");
+fn count_run(program: &str, times: u64, arguments: &[&str]) -> Option<u64> {
+    let program = crate::target().join("release").join(program);
     let options = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
     let output = command("valgrind", &options)
         .arg(program)
-        .arg(rpcs.to_string())
+        .arg(times.to_string())
         .args(arguments)
         .output()
         .ok()?;

@@ -28,9 +28,10 @@ Commands:
   test    Checks everything: format, lints, all tests, documentation, concurrency models, and a
           short run of every benchmark. Ends with the line `N passed, N failed, N skipped`;
           the exit status is 0 only if nothing failed.
-  instructions
+  instructions [--calls]
           Counts the instructions of a small RPC (with valgrind) and compares them with those in
-          SPECIFICATION.md. Part of `test`.
+          SPECIFICATION.md. Part of `test`. With --calls, counts those of calls by generated code, with
+          and without interceptors, and compares nothing.
   figures [--only PATTERN] [--repetitions N] | --check
           Measures what SPECIFICATION.md promises (figures/promises.toml), writes the results
           (figures/results.json) and the tables. It takes hours; keep the machine free of other
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
             None => usage(),
         },
         ["instructions"] => instructions::run(),
+        ["instructions", "--calls"] => instructions::run_calls(),
         ["soak", ref options @ ..] => soak::run(options),
         ["test"] => test::run(),
         ["help" | "--help" | "-h"] => {
