@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use starling_msgbuf::Msgbuf;
 
+use crate::coding::RequestCoding;
 use crate::encoding::Encoding;
 use crate::metadata::Metadata;
 use crate::method::MethodId;
@@ -103,6 +104,9 @@ pub struct CallDescriptor {
     pub metadata: Metadata,
     /// How the body is encoded.
     pub encoding: Encoding,
+    /// How the body is compressed, and how that of the response may be. None: not at all.
+    // Boxed because it is rare, and descriptors are moved.
+    pub coding: Option<Box<RequestCoding>>,
     /// The message's position in a stream.
     pub stream: Option<StreamPosition>,
     /// The body, behind `headroom` bytes.
@@ -125,6 +129,7 @@ impl CallDescriptor {
         CallOptions {
             timeout: self.remaining(now),
             encoding: self.encoding,
+            coding: self.coding.as_deref().copied().unwrap_or_default(),
             stream: self.stream,
             metadata: self.metadata.clone(),
         }

@@ -7,9 +7,11 @@ use bytes::Bytes;
 use starling_msgbuf::Msgbuf;
 
 use crate::cancellation::Cancellation;
+use crate::coding::{CompressedBody, RequestCoding};
 use crate::encoding::Encoding;
 use crate::header;
 use crate::metadata::{Metadata, MetadataView};
+use crate::owned::OwnedMessage;
 use crate::peer::Peer;
 use crate::status::Status;
 use crate::stream::StreamPosition;
@@ -97,6 +99,15 @@ impl<'a> RequestView<'a> {
         header::encoding_of(self.fields)
     }
 
+    /// The encoding of the body, which the response must have, too, and what the request says of compression.
+    #[inline]
+    pub fn form(&self) -> (Encoding, RequestCoding) {
+        if self.fields.is_empty() {
+            return (Encoding::Native, RequestCoding::default());
+        }
+        header::form_of(self.fields)
+    }
+
     /// The metadata that the caller sent.
     #[inline]
     pub fn metadata(&self) -> MetadataView<'a> {
@@ -106,6 +117,17 @@ impl<'a> RequestView<'a> {
     /// The position in a stream, if the caller gave one.
     pub fn stream(&self) -> Option<StreamPosition> {
         header::stream_of(self.fields)
+    }
+
+    /// A copy that outlives the receive buffer, without the method and the deadline.
+    pub fn to_owned(&self) -> OwnedMessage {
+        let fields_at = header::REQUEST_FIELDS_AT;
+        let body_at = fields_at + self.fields.len();
+        let mut bytes = Vec::with_capacity(body_at + self.body.len());
+        bytes.resize(fields_at, 0);
+        bytes.extend_from_slice(self.fields);
+        bytes.extend_from_slice(self.body);
+        OwnedMessage::new(Msgbuf::from_vec(bytes), fields_at as u32, body_at as u32)
     }
 
     /// How long the caller still waits, if the call has a deadline.
@@ -120,7 +142,17 @@ impl<'a> RequestView<'a> {
 pub struct ResponseBuilder<'a> {
     body: &'a mut Vec<u8>,
     tail: Option<Bytes>,
-    metadata: Option<Metadata>,
+    // Boxed because it is rare, and a response is built for every request.
+    extra: Option<Box<ResponseExtra>>,
+}
+
+/// What a response may have besides its body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseExtra {
+    /// Sent with the body.
+    pub metadata: Metadata,
+    /// How the body is compressed, if it is.
+    pub compressed: Option<CompressedBody>,
 }
 
 impl<'a> ResponseBuilder<'a> {
@@ -130,7 +162,7 @@ impl<'a> ResponseBuilder<'a> {
         Self {
             body,
             tail: None,
-            metadata: None,
+            extra: None,
         }
     }
 
@@ -154,13 +186,23 @@ impl<'a> ResponseBuilder<'a> {
 
     /// Sends metadata with the response.
     pub fn set_metadata(&mut self, metadata: Metadata) {
-        self.metadata = Some(metadata);
+        self.extra.get_or_insert_default().metadata = metadata;
     }
 
-    /// The tail and the metadata, for the plane.
+    /// The tail, if it is set. It is not part of the response any more then.
+    pub fn take_tail(&mut self) -> Option<Bytes> {
+        self.tail.take()
+    }
+
+    /// The body is compressed like this. A response that is not says nothing.
+    pub fn set_compressed(&mut self, compressed: CompressedBody) {
+        self.extra.get_or_insert_default().compressed = Some(compressed);
+    }
+
+    /// The parts besides the body, for the plane.
     #[inline]
-    pub fn into_parts(self) -> (Option<Bytes>, Option<Metadata>) {
-        (self.tail, self.metadata)
+    pub fn into_parts(self) -> (Option<Bytes>, Option<Box<ResponseExtra>>) {
+        (self.tail, self.extra)
     }
 }
 
@@ -179,4 +221,21 @@ pub struct ResponseMessage {
     pub body: Msgbuf,
     /// Sent with the body.
     pub metadata: Metadata,
+    /// How the body is compressed, if it is.
+    pub compressed: Option<CompressedBody>,
+}
+
+impl ResponseMessage {
+    /// A response of these parts, as [`ResponseBuilder::into_parts`] has them.
+    pub fn of_parts(
+        body: Vec<u8>,
+        (tail, extra): (Option<Bytes>, Option<Box<ResponseExtra>>),
+    ) -> Self {
+        let extra = extra.map(|extra| *extra).unwrap_or_default();
+        Self {
+            body: Msgbuf::from_parts(body, tail),
+            metadata: extra.metadata,
+            compressed: extra.compressed,
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //! written. The table of tags is in [`crate::header`].
 
 use crate::code::Code;
+use crate::coding::CompressedBody;
 use crate::encoding::Encoding;
 use crate::stream::StreamPosition;
 
@@ -22,10 +23,12 @@ pub(crate) mod tag {
     pub(crate) const STREAM: u8 = 4;
     pub(crate) const STATUS: u8 = 5;
     pub(crate) const MESSAGE: u8 = 6;
+    pub(crate) const COMPRESSED: u8 = 7;
     /// A receiver skips unknown fields with this tag or a greater one.
     pub(crate) const OPTIONAL: u8 = 128;
     pub(crate) const SENT: u8 = OPTIONAL;
     pub(crate) const NOT_RUN: u8 = OPTIONAL + 1;
+    pub(crate) const ACCEPTS: u8 = OPTIONAL + 2;
 
     /// The name of a field, for errors.
     pub(super) fn name(tag: u8) -> &'static str {
@@ -38,6 +41,8 @@ pub(crate) mod tag {
             MESSAGE => "status message",
             SENT => "time of the call",
             NOT_RUN => "not run",
+            COMPRESSED => "compression",
+            ACCEPTS => "compression of the response",
             _ => "unknown",
         }
     }
@@ -96,6 +101,8 @@ pub(crate) enum Field<'a> {
     Message(&'a str),
     Sent { clock_us: u32 },
     NotRun,
+    Compressed(CompressedBody),
+    Accepts(u8),
     Skipped,
 }
 
@@ -153,6 +160,12 @@ impl<'a> Fields<'a> {
             tag::SENT => Field::Sent {
                 clock_us: u32::from_le_bytes(value.try_into().map_err(|_| bad)?),
             },
+            tag::COMPRESSED => {
+                let bytes = value.try_into().map_err(|_| bad)?;
+                Field::Compressed(CompressedBody::from_bytes(bytes))
+            }
+            // A later version may know more algorithms than fit one byte.
+            tag::ACCEPTS => Field::Accepts(*value.first().ok_or(bad)?),
             tag::NOT_RUN if value.is_empty() => Field::NotRun,
             tag::NOT_RUN => return Err(bad),
             _ if tag >= tag::OPTIONAL => Field::Skipped,
@@ -241,5 +254,11 @@ pub(crate) fn put_field(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
 pub(crate) fn put_stream(out: &mut Vec<u8>, stream: Option<StreamPosition>) {
     if let Some(position) = stream {
         put_field(out, tag::STREAM, &position.to_bytes());
+    }
+}
+
+pub(crate) fn put_compressed(out: &mut Vec<u8>, compressed: Option<CompressedBody>) {
+    if let Some(body) = compressed {
+        put_field(out, tag::COMPRESSED, &body.to_bytes());
     }
 }

@@ -29,7 +29,9 @@
 //! | 4 | both | 4 × u64, u32, 2 × u8 | position in a stream: id, number, received, taken, window, hold, flags; PROTOCOL.md 9.5 |
 //! | 5 | response | u8 | status code, 0 to 16; OK if absent |
 //! | 6 | response | UTF-8 | status message, at most 1024 bytes |
+//! | 7 | both | u8, u32 | compression of the body: algorithm, and its bytes when decompressed; never with tag 4, whose items are compressed one by one |
 //! | 129 | response | empty | the request was refused before any of its handler ran |
+//! | 130 | request | u8, and more | algorithms that the caller takes in the response: bit n is algorithm n |
 //!
 //! In a response with a stream position, fields 5 and 6 are the end of the stream, not of this call, and a
 //! body may follow them.
@@ -47,7 +49,7 @@ mod response;
 #[cfg(test)]
 mod tests;
 
-pub use self::extension::{HeaderSize, encoding_of, fields_between, status_of, stream_of};
+pub use self::extension::{HeaderSize, encoding_of, fields_between, form_of, status_of, stream_of};
 pub use self::request::{
     DeadlineStamp, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RequestExtension, method_of, set_sent,
     split_method,

@@ -4,7 +4,7 @@
 //! Nothing here knows a device, a plane or a message type, and nothing does I/O.
 //!
 //! ```text
-//!  Code  Encoding  StreamPosition  MethodId
+//!  Code  Encoding  StreamPosition  MethodId   (and RequestCoding)
 //!    └───────┴─────────┤              │
 //!                    field            │     one field of a header: limits, read, write
 //!                      │              │
@@ -25,6 +25,7 @@
 
 mod cancellation;
 mod code;
+mod coding;
 mod descriptor;
 mod encoding;
 mod exchange;
@@ -40,9 +41,12 @@ mod stream;
 
 pub use cancellation::{Cancellation, Cancelled};
 pub use code::Code;
+pub use coding::{CompressedBody, RequestCoding};
 pub use descriptor::{CallDescriptor, CallNumber, Direction, MethodPath};
 pub use encoding::Encoding;
-pub use exchange::{RequestView, ResponseBuilder, ResponseMessage, UnaryFn, WorkerFn};
+pub use exchange::{
+    RequestView, ResponseBuilder, ResponseExtra, ResponseMessage, UnaryFn, WorkerFn,
+};
 pub use header::HeaderError;
 pub use metadata::{Metadata, MetadataError, MetadataView};
 pub use method::MethodId;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::coding::RequestCoding;
 use crate::encoding::Encoding;
 use crate::metadata::Metadata;
 use crate::stream::StreamPosition;
@@ -19,6 +20,8 @@ pub struct CallOptions {
     pub timeout: Option<Duration>,
     /// How the bodies are encoded.
     pub encoding: Encoding,
+    /// How the body of the request is compressed, and how that of the response may be.
+    pub coding: RequestCoding,
     /// The position in a stream.
     pub stream: Option<StreamPosition>,
     /// Sent with the request.
@@ -39,6 +42,7 @@ impl CallOptions {
     pub(crate) fn is_plain(&self) -> bool {
         self.timeout.is_none()
             && self.encoding == Encoding::Native
+            && self.coding.is_plain()
             && self.stream.is_none()
             && self.metadata.is_empty()
     }

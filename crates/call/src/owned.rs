@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use starling_msgbuf::Msgbuf;
 
+use crate::coding::RequestCoding;
 use crate::encoding::Encoding;
 use crate::header;
 use crate::metadata::{Metadata, MetadataView};
@@ -77,6 +78,11 @@ impl OwnedMessage {
     /// The encoding of the body, if the message is a request.
     pub fn encoding(&self) -> Encoding {
         header::encoding_of(self.fields())
+    }
+
+    /// The encoding of the body, if the message is a request, and what it says of compression.
+    pub fn form(&self) -> (Encoding, RequestCoding) {
+        header::form_of(self.fields())
     }
 
     /// The position in a stream, if the sender gave one.

@@ -75,12 +75,20 @@ impl StreamFlags {
     /// In a response: the server does not have this stream, or it has ended. The rest of the position,
     /// except for the id, has no meaning.
     pub const GONE: Self = Self(16);
-    const ALL: Self = Self(31);
+    /// Each item of this direction begins with a byte that says how it is compressed.
+    pub const CODED: Self = Self(32);
+    const ALL: Self = Self(63);
 
     /// Whether all of these flags are set.
     #[inline]
     pub fn has(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
+    }
+
+    /// These flags without those.
+    #[must_use]
+    pub fn without(self, flags: Self) -> Self {
+        Self(self.0 & !flags.0)
     }
 
     /// Both flags, or one of them if the condition holds.

@@ -81,10 +81,10 @@ pub use server::{DeferredReply, Reply, Request};
 pub use sessions::SessionState;
 pub use stall::Stall;
 pub use starling_call::{
-    CallDescriptor, CallNumber, CallOptions, Cancellation, Cancelled, Code, Direction, Encoding,
-    HeaderError, Metadata, MetadataError, MetadataView, MethodId, MethodPath, OwnedMessage, Peer,
-    ProcessCredentials, RequestView, ResponseBuilder, ResponseMessage, Status, StreamFlags,
-    StreamPosition, UnaryFn, WorkerFn, header,
+    CallDescriptor, CallNumber, CallOptions, Cancellation, Cancelled, Code, CompressedBody,
+    Direction, Encoding, HeaderError, Metadata, MetadataError, MetadataView, MethodId, MethodPath,
+    OwnedMessage, Peer, ProcessCredentials, RequestCoding, RequestView, ResponseBuilder,
+    ResponseExtra, ResponseMessage, Status, StreamFlags, StreamPosition, UnaryFn, WorkerFn, header,
 };
 pub use starling_proto::{
     ClientSessionReport, Config as ProtocolConfig, ConfigError, Congestion, Msgbuf, Secrets,

@@ -18,8 +18,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use starling_call::header::{self, MAX_EXTENSION, ResponseParts, STREAM_RESPONSE_LEN};
 use starling_call::{
-    Cancellation, Encoding, Metadata, MetadataView, MethodId, OwnedMessage, Peer, RequestView,
-    ResponseBuilder, ResponseMessage, Status, StreamPosition, UnaryFn,
+    Cancellation, CompressedBody, Encoding, Metadata, MetadataView, MethodId, OwnedMessage, Peer,
+    RequestCoding, RequestView, ResponseBuilder, ResponseExtra, ResponseMessage, Status,
+    StreamPosition, UnaryFn,
 };
 use starling_io::PeerId;
 use starling_proto::{Msgbuf, Prefix, RequestId};
@@ -93,6 +94,11 @@ impl Request<'_> {
         header::stream_of(self.payload.fields())
     }
 
+    /// What the request says of compression.
+    pub fn coding(&self) -> RequestCoding {
+        header::form_of(self.payload.fields()).1
+    }
+
     /// How long the caller still waits: the timeout for nested calls.
     pub fn remaining(&self) -> Option<Duration> {
         self.timing.map(|timing| timing.remaining())
@@ -135,6 +141,8 @@ pub(crate) struct Answer {
 pub(crate) struct AnswerExtra {
     pub(crate) metadata: Metadata,
     pub(crate) stream: Option<StreamPosition>,
+    /// How the body is compressed.
+    pub(crate) compressed: Option<CompressedBody>,
     /// The end of the stream.
     pub(crate) status: Option<Status>,
     /// Bytes at the beginning of the answer, in place of which the header goes.
@@ -161,9 +169,19 @@ impl Answer {
         } else {
             self.message = response.body;
         }
-        if !response.metadata.is_empty() {
-            self.extra().metadata = response.metadata;
+        if !response.metadata.is_empty() || response.compressed.is_some() {
+            self.set_extra(ResponseExtra {
+                metadata: response.metadata,
+                compressed: response.compressed,
+            });
         }
+    }
+
+    #[cold]
+    pub(crate) fn set_extra(&mut self, of_response: ResponseExtra) {
+        let extra = self.extra();
+        extra.metadata = of_response.metadata;
+        extra.compressed = of_response.compressed;
     }
 
     /// Puts the header of a successful answer in front of its body.
@@ -175,6 +193,7 @@ impl Answer {
             status: extra.status.as_ref(),
             metadata: (!extra.metadata.is_empty()).then_some(&extra.metadata),
             stream: extra.stream,
+            compressed: extra.compressed,
         };
         if !parts.needs_extension() {
             return Prefix::NONE;
@@ -228,6 +247,11 @@ macro_rules! answer_writers {
         /// Sends metadata with the response.
         pub fn set_metadata(&mut self, metadata: Metadata) {
             self.$answer().extra().metadata = metadata;
+        }
+
+        /// Says how the body of the response is compressed.
+        pub fn set_compressed(&mut self, compressed: $crate::CompressedBody) {
+            self.$answer().extra().compressed = Some(compressed);
         }
 
         /// Sends a position in a stream with the response. If the stream ends with an error, that is
@@ -344,12 +368,12 @@ impl Reply<'_> {
     pub(crate) fn answer_with(mut self, request: Request<'_>, peer: &Peer, handler: &mut UnaryFn) {
         let mut response = ResponseBuilder::new(self.buffer());
         let result = handler(request.view().from_peer(peer), &mut response);
-        let (tail, metadata) = response.into_parts();
+        let (tail, extra) = response.into_parts();
         if let Some(tail) = tail {
             self.set_tail(tail);
         }
-        if let Some(metadata) = metadata {
-            self.set_metadata(metadata);
+        if let Some(extra) = extra {
+            self.answer().set_extra(*extra);
         }
         match result {
             Ok(()) => self.ok(),

@@ -114,7 +114,7 @@ fn metadata_encoding_and_stream_go_both_ways() {
         encoding: Encoding::Protobuf,
         stream: Some(position),
         metadata: metadata("who", "me"),
-        timeout: None,
+        ..CallOptions::default()
     };
     pair.call_with(1, b"body", 0, &options);
     let response = pair.one_end().unwrap();

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 
+use starling_compress::AlgorithmSet;
 use starling_endpoint::{Code, Encoding, LocalHandle, MethodId, SessionId, Status};
 use starling_message::schema::{
     FieldSchema, MessageSchema, MethodSchema, Schema, SchemaError, check_method_compatible,
@@ -15,12 +16,20 @@ use crate::reflection::{self, BindRequest, BindResponse};
 /// The longest schema of a server that the client accepts, in bytes.
 const MAX_SCHEMA_BYTES: usize = 4 << 20;
 
-/// Asks the server for its version of `method`. Returns the encoding that messages of it go in.
+/// What a server has said of a method, and of itself.
+pub(crate) struct Bound {
+    /// Messages of the method go in it.
+    pub(crate) encoding: Encoding,
+    /// The algorithms that the server has.
+    pub(crate) accepts: AlgorithmSet,
+}
+
+/// Asks the server for its version of `method`.
 pub(crate) fn request(
     local: &LocalHandle,
     session: SessionId,
     method: &'static MethodDescriptor,
-) -> impl Future<Output = Result<Encoding, Status>> + 'static {
+) -> impl Future<Output = Result<Bound, Status>> + 'static {
     let mut request = BindRequest::new();
     request.set_path(method.path);
     request.set_request_hash(method.request.schema_hash);
@@ -48,10 +57,14 @@ pub(crate) fn request(
         })?;
         let response = BindResponse::from_protobuf(response.body(), MAX_SCHEMA_BYTES)
             .map_err(|error| Status::internal(format!("the server's schema: {error}")))?;
-        if response.identical() {
-            return Ok(Encoding::Native);
-        }
-        compare(method, response.schema())
+        let encoding = match response.identical() {
+            true => Encoding::Native,
+            false => compare(method, response.schema())?,
+        };
+        Ok(Bound {
+            encoding,
+            accepts: AlgorithmSet::from_bits(response.compression() as u8),
+        })
     }
 }
 

@@ -358,11 +358,12 @@ impl Caller for Channel {
         };
         let mut options = options;
         let span = trace::begin_call(method.path, &shared.address, &mut options);
-        let mut call = options.into_owned().outgoing(method, &shared.time);
+        let (mut call, coding) = options.into_owned().outgoing(method, &shared.time);
         call.message.payload = prepare(request, call.message.headroom);
+        let call = RawCall::intercepted(shared, &self.interceptors, call, coding);
         ChannelCall {
             span,
-            ..ChannelCall::of(RawCall::intercepted(shared, &self.interceptors, call))
+            ..ChannelCall::of(call)
         }
     }
 
@@ -377,7 +378,10 @@ impl Caller for Channel {
                 let traced = trace::begin_stream(method.path, &shared.address, &mut options);
                 let (route, options) = (Route::Channel(Arc::clone(shared)), options.into_owned());
                 let end = match self.interceptors.is_empty() {
-                    true => ClientEnd::new(route, method, options),
+                    true => {
+                        let deadline = shared.time.after(options.timeout);
+                        streaming::client_end(route, method, options, deadline)
+                    }
                     false => stream_through(&self.interceptors, route, method, options),
                 };
                 client_end(traced(end), &shared.address, method)

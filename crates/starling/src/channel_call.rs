@@ -9,6 +9,7 @@ use starling_io::forks;
 
 use crate::call_cell::CallCell;
 use crate::channel::{Channel, ChannelBuilder};
+use crate::coding::{Bound, CallCoding, open_response};
 use crate::driver::DeadlineWaker;
 use crate::interceptor::{BoxFuture, Interceptors, call_through};
 use crate::metrics;
@@ -115,15 +116,30 @@ pub(crate) struct RawCall {
     shared: Arc<Shared>,
     progress: Progress,
     waiting: Waiting,
+    /// On the response.
+    bound: Bound,
 }
 
 impl RawCall {
+    /// A call by a channel without interceptors.
+    pub(crate) fn direct(
+        shared: &Arc<Shared>,
+        mut call: OutgoingCall,
+        coding: Option<&CallCoding>,
+    ) -> Self {
+        let takes_compressed = coding.is_some() && shared.transport.takes_compressed();
+        match CallCoding::seal(coding, &mut call.message, takes_compressed) {
+            Err(status) => Self::failed(shared, status),
+            Ok(bound) => {
+                let mut call = Self::new(shared, Operation::Call(call));
+                call.bound = bound;
+                call
+            }
+        }
+    }
+
     pub(crate) fn new(shared: &Arc<Shared>, operation: Operation) -> Self {
-        let mut call = Self {
-            shared: Arc::clone(shared),
-            progress: Progress::Ended,
-            waiting: Waiting::default(),
-        };
+        let mut call = Self::with(shared, Progress::Ended);
         if shared.permits.try_acquire() {
             call.start(operation);
         } else {
@@ -142,27 +158,27 @@ impl RawCall {
         shared: &Arc<Shared>,
         interceptors: &Interceptors,
         call: OutgoingCall,
+        coding: Option<CallCoding>,
     ) -> Self {
         if interceptors.is_empty() {
-            return Self::new(shared, Operation::Call(call));
+            return Self::direct(shared, call, coding.as_ref());
         }
-        Self {
-            shared: Arc::clone(shared),
-            progress: Progress::Intercepted(call_through(
-                interceptors,
-                Route::Channel(Arc::clone(shared)),
-                call,
-            )),
-            waiting: Waiting::default(),
-        }
+        let route = Route::Channel(Arc::clone(shared));
+        let call = call_through(interceptors, route, call, coding);
+        Self::with(shared, Progress::Intercepted(call))
     }
 
     /// A call that is not made, and ends with this status.
     pub(crate) fn failed(shared: &Arc<Shared>, status: Status) -> Self {
+        Self::with(shared, Progress::Failed(status))
+    }
+
+    fn with(shared: &Arc<Shared>, progress: Progress) -> Self {
         Self {
             shared: Arc::clone(shared),
-            progress: Progress::Failed(status),
+            progress,
             waiting: Waiting::default(),
+            bound: Bound::default(),
         }
     }
 
@@ -231,7 +247,8 @@ impl RawCall {
                         cell.recycle();
                     }
                 }
-                result
+                let bound = self.bound;
+                result.map(|result| open_response(result, bound))
             }
             Progress::Failed(status) => {
                 let status = status.clone();

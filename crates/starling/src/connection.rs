@@ -31,15 +31,18 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use starling_compress::AlgorithmSet;
 use starling_endpoint::{Code, Encoding, OpenError, SessionId, SessionState, Status};
 use starling_message::MethodDescriptor;
 
 use crate::address::Address;
 use crate::binding::{self, IdHasher};
 use crate::channel_state::{ChannelState, StateCell};
+use crate::coding::packed_by;
 use crate::executor::Executor;
 use crate::lookup;
 use crate::metrics::ClientMetrics;
+use crate::plane::OutgoingCall;
 
 /// The pause after the first failure.
 const BACKOFF_MIN_NS: u64 = 10_000_000;
@@ -96,9 +99,19 @@ struct State {
     /// Why the earlier targets failed.
     failed_targets: Vec<String>,
     bindings: HashMap<u32, Binding, IdHasher>,
+    /// The algorithms that the server has, if it has said so in this session.
+    accepts: Option<AlgorithmSet>,
     waiters: Vec<Waker>,
     /// Where other threads read the state.
     published: Option<Arc<StateCell>>,
+}
+
+impl State {
+    /// What was true of the server in the last session need not be in the next one.
+    fn forget_server(&mut self) {
+        self.bindings.clear();
+        self.accepts = None;
+    }
 }
 
 /// Connections that the event loop has to poll: they need a session, wait for one to open, or suspect
@@ -167,6 +180,7 @@ impl Connection {
                 targets: VecDeque::new(),
                 failed_targets: Vec::new(),
                 bindings: HashMap::default(),
+                accepts: None,
                 waiters: Vec::new(),
                 published: None,
             }),
@@ -212,6 +226,20 @@ impl Connection {
                 Some((*session, *encoding))
             }
             _ => None,
+        }
+    }
+
+    /// The algorithms that the server has. None if it has not said so in this session.
+    pub(crate) fn accepts(&self) -> Option<AlgorithmSet> {
+        self.state.lock().accepts
+    }
+
+    /// Whether the server takes the request as it is packed.
+    #[inline]
+    pub(crate) fn takes(&self, call: &OutgoingCall) -> bool {
+        match packed_by(&call.message) {
+            None => true,
+            Some(algorithm) => self.accepts().is_some_and(|accepts| accepts.has(algorithm)),
         }
     }
 
@@ -372,23 +400,34 @@ impl Connection {
             let Some(connection) = connection.upgrade() else {
                 return;
             };
+            let mut accepts = None;
             let binding = match answer {
-                Ok(encoding) => Binding::Bound(encoding),
+                Ok(bound) => {
+                    accepts = Some(bound.accepts);
+                    Binding::Bound(bound.encoding)
+                }
                 Err(status) if status.code() == Code::FailedPrecondition => {
                     Binding::Refused(status)
                 }
                 Err(status) => Binding::Failed(status),
             };
-            connection.handle_binding(session, method.id, binding);
+            connection.handle_binding(session, method.id, binding, accepts);
         });
     }
 
-    fn handle_binding(&self, session: SessionId, method: u32, binding: Binding) {
+    fn handle_binding(
+        &self,
+        session: SessionId,
+        method: u32,
+        binding: Binding,
+        accepts: Option<AlgorithmSet>,
+    ) {
         let mut state = self.change();
         if matches!(state.phase, Phase::Open(open) if open == session)
             && let Entry::Occupied(mut entry) = state.bindings.entry(method)
         {
             entry.insert(binding);
+            state.accepts = accepts.or(state.accepts);
         }
         drop(state);
         self.notify();
@@ -429,7 +468,7 @@ impl Connection {
             Ok(session) => {
                 let mut state = self.change();
                 state.phase = Phase::Opening(session);
-                state.bindings.clear();
+                state.forget_server();
             }
             Err(error) => self.fail_target(error.into()),
         }
@@ -455,7 +494,7 @@ impl Connection {
             }
             (Some(SessionState::Ended(_)) | None, _) => {
                 state.phase = Phase::Idle;
-                state.bindings.clear();
+                state.forget_server();
             }
         }
         drop(state);

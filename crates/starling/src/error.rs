@@ -53,6 +53,17 @@ pub enum Error {
         /// The method id of both.
         id: u32,
     },
+    /// Options were set for a name that no service and no method has.
+    #[error(
+        "method_options has {name:?}, which is no service and no method of the server: write kv.Kv or \
+         kv.Kv/Put; a method of the server is {example}"
+    )]
+    UnknownMethod {
+        /// The name.
+        name: String,
+        /// The path of some method.
+        example: String,
+    },
     /// The operating system could not start a thread, or gave no randomness.
     #[error("{attempt}: {source}")]
     System {

@@ -208,7 +208,35 @@
 //! [`LocalChannel::intercept`]), of a server ([`ServerBuilder::interceptor`]), of one service
 //! ([`ServerBuilder::add_intercepted`]), or those that a server's handlers make
 //! ([`ServerBuilder::outgoing_interceptor`]). It is async, changes metadata, deadline, messages and status, and
-//! may answer or repeat a call. A stream is one call to it, which lasts.
+//! may answer or repeat a call. A stream is one call to it, which lasts. The crate `starling-tower` makes layers
+//! of tower interceptors.
+//!
+//! # Compression, and sizes of messages
+//!
+//! A client says by [`CallOptions`] how its requests are compressed, and takes compressed responses then; a
+//! server says by [`ServerBuilder::method_options`] how its responses are, for clients that take that.
+//! [`Compression`] has the algorithms. Both ends may bound requests and responses; a message beyond a bound ends
+//! its call with RESOURCE_EXHAUSTED, and the status says whose bound and which setting it is.
+//!
+//! ```
+//! # use starling::{Channel, Server, Error};
+//! # use starling_test_protos::hello::*;
+//! # fn check(greeter: impl Hello) -> Result<(), Error> {
+//! use starling::{CallOptions, Compression, MethodOptions};
+//!
+//! let options = MethodOptions::default().compression(Compression::lz4()).max_request_bytes(4 << 20);
+//! let server = Server::builder()
+//!     .bind("udp://0.0.0.0:9000")?
+//!     .add_service(HelloServer::new(greeter))
+//!     .method_options("hello.Hello", options)
+//!     .build()?;
+//!
+//! let options = CallOptions::default().compression(Compression::lz4()).max_response_bytes(1 << 20);
+//! let client = HelloClient::new(Channel::lazy("udp://kv-0:9000")?).with_options(options);
+//! # drop((server, client));
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Recipes
 //!
@@ -273,6 +301,7 @@
 //!
 //! *Tests of a service without a network*: bind it to `mem://name`, a name of the test's own, and connect
 //! to the same address. Everything else is as over a network: sessions, deadlines, cancellation, limits.
+//! [`testing`] has a clock that the test moves, and faults for its calls.
 //!
 //! ```
 //! # use starling::{Channel, Server};
@@ -350,6 +379,8 @@ mod channel;
 mod channel_call;
 mod channel_factory;
 mod channel_state;
+mod coding;
+mod compression;
 mod connection;
 mod connections;
 mod core;
@@ -365,6 +396,7 @@ pub mod introspection;
 mod local;
 mod lookup;
 mod message;
+mod method_options;
 pub mod metrics;
 mod nested;
 mod options;
@@ -389,6 +421,7 @@ pub use address::{Address, AddressError};
 pub use caller::Caller;
 pub use channel::{Channel, ChannelBuilder, ChannelCall};
 pub use channel_state::ChannelState;
+pub use compression::Compression;
 pub use endpoint::{Endpoint, EndpointBuilder};
 pub use error::Error;
 pub use health::{Health, HealthError, ServingStatus};
@@ -397,8 +430,9 @@ pub use interceptor::{
 };
 pub use local::{LocalCall, LocalChannel};
 pub use message::{OwnedRequest, Request, Response};
+pub use method_options::MethodOptions;
 pub use nested::NestedContext;
-pub use options::CallOptions;
+pub use options::{CallOptions, MessageOptions};
 pub use protobuf_call::{ProtobufCall, ProtobufResponse};
 pub use registry::HandlerTask;
 pub use server::{Server, ServerBuilder, ServerHandle};

@@ -13,6 +13,7 @@ use starling_message::{Message, MethodDescriptor};
 
 use crate::caller::Caller;
 use crate::channel::{Channel, ChannelCall};
+use crate::coding::{CallCoding, open_response};
 use crate::connection::Connection;
 use crate::executor::Executor;
 use crate::interceptor::{Interceptor, Interceptors, call_through, stream_through};
@@ -109,10 +110,10 @@ impl LocalChannel {
             timeout: self.timeout(options),
             ..options.clone()
         };
-        let mut call = options.outgoing(method, &self.executor.time);
+        let (mut call, coding) = options.outgoing(method, &self.executor.time);
         call.message.payload = prepare(request, call.message.headroom);
         let route = streaming::Route::Local(Arc::clone(connection), Arc::clone(&self.executor));
-        call_through(&self.interceptors, route, call)
+        call_through(&self.interceptors, route, call, coding)
     }
 
     fn timeout(&self, options: &CallOptions) -> Option<Duration> {
@@ -169,13 +170,17 @@ impl Caller for LocalChannel {
             let call = self.call_through(connection, method, request, &options);
             return LocalCall(State::Slow { call, span });
         }
-        if let Some((session, Encoding::Native)) = connection.ready(method.id) {
+        if let Some((session, Encoding::Native)) = connection.ready(method.id)
+            && options.messages.is_none()
+        {
             let origin = Origin {
                 method,
-                options: CallOptions {
-                    timeout,
-                    ..(*options).clone()
-                },
+                options: (timeout.is_some() || !options.is_default()).then(|| {
+                    Box::new(CallOptions {
+                        timeout,
+                        ..(*options).clone()
+                    })
+                }),
                 at_ns: if timeout.is_some() {
                     self.executor.now_ns()
                 } else {
@@ -206,14 +211,22 @@ impl Caller for LocalChannel {
             timeout,
             ..options.into_owned()
         };
-        let mut call = options.outgoing(method, &self.executor.time);
+        let (mut call, coding) = options.outgoing(method, &self.executor.time);
         call.message.payload = prepare(request, call.message.headroom);
         let measured = begin_local(connection, &self.executor, method, request);
+        let sealed = CallCoding::seal(coding.as_ref(), &mut call.message, true);
         let (connection, executor) = (Arc::clone(connection), Arc::clone(&self.executor));
         // Outside of the future, which may be dropped before it is polled.
         let measure = LocalMeasure::new(&connection, &executor, method, measured);
         let call = Box::pin(async move {
-            let result = call_when_ready(&connection, &executor, call, Attempt::First).await;
+            let result = match sealed {
+                Ok(bound) => {
+                    let attempt = Attempt::First;
+                    let result = call_when_ready(&connection, &executor, call, attempt).await;
+                    open_response(result, bound)
+                }
+                Err(status) => Err(status),
+            };
             measure.end(result)
         });
         LocalCall(State::Slow { call, span })
@@ -244,7 +257,10 @@ impl Caller for LocalChannel {
                 let traced = trace::begin_stream(method.path, address, &mut options);
                 let options = options.into_owned();
                 let end = match self.interceptors.is_empty() {
-                    true => ClientEnd::new(route, method, options),
+                    true => {
+                        let deadline = self.executor.time.after(options.timeout);
+                        streaming::client_end(route, method, options, deadline)
+                    }
                     false => stream_through(&self.interceptors, route, method, options),
                 };
                 client_end(traced(end), address, method)
@@ -257,7 +273,8 @@ impl Caller for LocalChannel {
 /// The arguments that a call was made with, besides its message.
 struct Origin {
     method: &'static MethodDescriptor,
-    options: CallOptions,
+    /// None: the default ones.
+    options: Option<Box<CallOptions>>,
     /// The time of the call by the endpoint's clock in nanoseconds, if the call has a timeout.
     at_ns: u64,
     connection: Arc<Connection>,
@@ -299,16 +316,17 @@ impl Origin {
 
     /// Makes the call again, which was never sent.
     fn call_again(&mut self, message: Msgbuf) -> SlowCall {
-        let left = self.options.timeout.map(|timeout| {
+        let options = self.options.as_deref().cloned().unwrap_or_default();
+        let first = options.lower(Encoding::Native, options.timeout);
+        let left = options.timeout.map(|timeout| {
             let passed_ns = self.executor.now_ns().saturating_sub(self.at_ns);
             timeout.saturating_sub(Duration::from_nanos(passed_ns))
         });
         let options = CallOptions {
             timeout: left,
-            ..self.options.clone()
+            ..options
         };
-        let first = self.options.lower(Encoding::Native, self.options.timeout);
-        let mut call = options.outgoing(self.method, &self.executor.time);
+        let (mut call, _) = options.outgoing(self.method, &self.executor.time);
         // The room that its first attempt had for the header.
         call.message.headroom = first.header_len();
         call.message.payload = message;

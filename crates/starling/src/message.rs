@@ -1,28 +1,31 @@
-//! Requests and responses: what a handler gets, what a caller gets back, and the conversion from the
-//! native layout to protobuf for peers with another version of the schema.
+//! Requests and responses: what a handler gets, and what a caller gets back.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use starling_compress::AlgorithmSet;
 use starling_endpoint::{
-    Cancellation, Encoding, Metadata, MetadataView, Msgbuf, OwnedMessage, Peer, RequestView,
-    ResponseBuilder, ResponseMessage, Status,
+    Cancellation, Encoding, Metadata, MetadataView, Msgbuf, OwnedMessage, Peer, RequestCoding,
+    RequestView, ResponseBuilder, ResponseMessage, Status,
 };
 use starling_io::MessageMemory;
 use starling_message::protobuf::{self, DecodeLimits};
-use starling_message::{Arena, Message, MessageLayout, MessageView, Reader, reflect, validate};
+use starling_message::{Arena, Bytes, Message, MessageView, Reader, reflect, validate};
 use starling_msgbuf::spare;
 
+use crate::coding::MethodCoding;
 use crate::nested::NestedContext;
 use crate::time::Time;
 
-/// What a listener has for its handlers.
+/// What a listener has for a handler.
 #[derive(Clone)]
 pub(crate) struct Here {
     /// The best memory for large parts of responses.
     pub(crate) memory: MessageMemory,
     pub(crate) time: Time,
+    /// Of the method.
+    pub(crate) coding: MethodCoding,
 }
 
 /// A request of an inline or worker handler. The handler reads it where it was received.
@@ -318,10 +321,42 @@ pub(crate) fn serve<Q: Message, P: Message>(
     response: &mut ResponseBuilder<'_>,
     handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
 ) -> Result<(), Status> {
-    if request.encoding() == Encoding::Protobuf {
-        return serve_protobuf::<Q, P>(request, here, response, handler);
+    let (encoding, coding) = request.form();
+    if encoding == Encoding::Protobuf || !coding.is_plain() {
+        return serve_uncommon::<Q, P>(request, (encoding, coding), here, response, handler);
     }
     let body = request.body();
+    here.coding.check_request(body.len())?;
+    serve_native::<Q, P>(request, body, here, response, handler)
+}
+
+/// The same for a request that is compressed, or whose response may be, or from a peer with another version of
+/// the schema.
+fn serve_uncommon<Q: Message, P: Message>(
+    request: RequestView<'_>,
+    (encoding, coding): (Encoding, RequestCoding),
+    here: &Here,
+    response: &mut ResponseBuilder<'_>,
+    handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
+) -> Result<(), Status> {
+    let body = here.coding.open(request.body(), coding)?;
+    match encoding {
+        Encoding::Native => serve_native::<Q, P>(request, &body, here, response, handler),
+        Encoding::Protobuf => serve_protobuf::<Q, P>(request, &body, here, response, handler),
+    }?;
+    here.coding
+        .seal(AlgorithmSet::from_bits(coding.accepts), response);
+    Ok(())
+}
+
+#[inline(always)]
+fn serve_native<Q: Message, P: Message>(
+    request: RequestView<'_>,
+    body: &[u8],
+    here: &Here,
+    response: &mut ResponseBuilder<'_>,
+    handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
+) -> Result<(), Status> {
     validate(Q::LAYOUT, body).map_err(malformed_request)?;
     let metadata = Mutex::new(Metadata::default());
     let request = Request::new(Q::view_of(Reader::root(body)), request, here, &metadata);
@@ -329,12 +364,13 @@ pub(crate) fn serve<Q: Message, P: Message>(
     let mut arena = Arena::begin(own_buffer, P::LAYOUT);
     handler(request, P::mut_of(arena.root())).map_err(Status::with_run)?;
     let (head, tail) = arena.into_parts();
+    let len = head.len() + tail.as_ref().map_or(0, Bytes::len);
     *response.body() = head;
     if let Some(tail) = tail {
         response.set_tail(tail);
     }
     set_metadata(response, metadata);
-    Ok(())
+    here.coding.check_response(len)
 }
 
 #[inline]
@@ -345,21 +381,22 @@ fn set_metadata(response: &mut ResponseBuilder<'_>, metadata: Mutex<Metadata>) {
     }
 }
 
-/// The same for a peer with another version of the schema.
 fn serve_protobuf<Q: Message, P: Message>(
     request: RequestView<'_>,
+    body: &[u8],
     here: &Here,
     response: &mut ResponseBuilder<'_>,
     handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
 ) -> Result<(), Status> {
-    let decoded =
-        Q::from_protobuf(request.body(), DecodeLimits::default()).map_err(malformed_request)?;
+    let decoded = Q::from_protobuf(body, DecodeLimits::default()).map_err(malformed_request)?;
     let metadata = Mutex::new(Metadata::default());
     let request = Request::new(decoded.view(), request, here, &metadata);
     let mut built = P::default();
     handler(request, built.as_mut()).map_err(Status::with_run)?;
     set_metadata(response, metadata);
-    encode_protobuf(&built, response.body())
+    encode_protobuf(&built, response.body())?;
+    let len = response.body().len();
+    here.coding.check_response(len)
 }
 
 /// A response on its way to the caller.
@@ -381,6 +418,7 @@ pub(crate) fn respond<P: Message>(
     Ok(ResponseMessage {
         body: Msgbuf::from_parts(body, tail),
         metadata,
+        compressed: None,
     })
 }
 
@@ -397,42 +435,4 @@ pub(crate) fn prepare<Q: Message>(request: &Q, room: usize) -> Msgbuf {
     bytes.resize(room, 0);
     bytes.extend_from_slice(head);
     Msgbuf::from_parts(bytes, tail.cloned())
-}
-
-/// Converts a stream's request to protobuf, item by item.
-#[cold]
-pub(crate) fn convert_items(
-    layout: &'static MessageLayout,
-    message: Msgbuf,
-    from: usize,
-    to: usize,
-) -> Result<Msgbuf, Status> {
-    let (head, tail) = message.into_parts();
-    let mut body = head[from..].to_vec();
-    body.extend_from_slice(tail.as_deref().unwrap_or_default());
-    let mut out = vec![0; to];
-    for item in starling_stream::Items::new(body.into()) {
-        starling_stream::put_item(&mut out, |out| {
-            protobuf::encode(layout, Reader::root(&item), out)
-        })
-        .map_err(|error| Status::invalid_argument(format!("an item of the stream: {error}")))?;
-    }
-    Ok(Msgbuf::from_vec(out))
-}
-
-/// Converts a request to protobuf. `from` and `to` are the bytes for the call header, before and
-/// after.
-#[cold]
-pub(crate) fn convert(
-    layout: &'static MessageLayout,
-    message: Msgbuf,
-    from: usize,
-    to: usize,
-) -> Result<Msgbuf, Status> {
-    let (head, tail) = message.into_parts();
-    let reader = Reader::in_parts(&head[from..], tail.as_ref());
-    let mut bytes = vec![0; to];
-    protobuf::encode(layout, reader, &mut bytes)
-        .map_err(|error| Status::invalid_argument(format!("the request: {error}")))?;
-    Ok(Msgbuf::from_vec(bytes))
 }

@@ -9,6 +9,8 @@ use starling_endpoint::{
 };
 use starling_message::MethodDescriptor;
 
+use crate::coding::CallCoding;
+use crate::compression::Compression;
 use crate::plane::OutgoingCall;
 use crate::time::Time;
 
@@ -32,6 +34,40 @@ pub struct CallOptions {
     /// Bytes that the server may have sent of a stream before they are read here; then it waits. The
     /// default is 256 KiB. The stream takes up to twice as much memory, and two messages.
     pub stream_window: Option<u32>,
+    /// What is done with the messages themselves. By default, nothing: they are not compressed, and their sizes
+    /// are bounded by what the session takes. Methods such as [`CallOptions::compression`] set it.
+    // Boxed because it is rare, and options are copied for each call.
+    pub messages: Option<Box<MessageOptions>>,
+}
+
+/// What is done with the messages of a call: compression, and bounds on their sizes. A part of
+/// [`CallOptions`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MessageOptions {
+    /// Requests are compressed so.
+    pub compression: Option<Compression>,
+    /// The server may compress responses, if its method says so ([`MethodOptions::compression`]). If unset, it
+    /// may if requests are compressed. A call that says so has a longer header, so it costs a little more.
+    ///
+    /// [`MethodOptions::compression`]: crate::MethodOptions::compression
+    pub accept_compressed: Option<bool>,
+    /// The most bytes of a request, or of a message of a stream to the server. A longer one is not sent, and
+    /// the call ends with RESOURCE_EXHAUSTED.
+    pub max_request_bytes: Option<usize>,
+    /// The same for responses, and messages of a stream from the server. If unset, one that was compressed has
+    /// 64 MiB at most.
+    pub max_response_bytes: Option<usize>,
+}
+
+impl MessageOptions {
+    fn or(&self, others: &Self) -> Self {
+        Self {
+            compression: self.compression.or(others.compression),
+            accept_compressed: self.accept_compressed.or(others.accept_compressed),
+            max_request_bytes: self.max_request_bytes.or(others.max_request_bytes),
+            max_response_bytes: self.max_response_bytes.or(others.max_response_bytes),
+        }
+    }
 }
 
 impl CallOptions {
@@ -75,6 +111,38 @@ impl CallOptions {
         self
     }
 
+    /// The same options, with this compression of requests.
+    #[must_use]
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.messages_mut().compression = Some(compression);
+        self
+    }
+
+    /// The same options, with or without compressed responses.
+    #[must_use]
+    pub fn accept_compressed(mut self, accept: bool) -> Self {
+        self.messages_mut().accept_compressed = Some(accept);
+        self
+    }
+
+    /// The same options, with this bound on requests.
+    #[must_use]
+    pub fn max_request_bytes(mut self, bytes: usize) -> Self {
+        self.messages_mut().max_request_bytes = Some(bytes);
+        self
+    }
+
+    /// The same options, with this bound on responses.
+    #[must_use]
+    pub fn max_response_bytes(mut self, bytes: usize) -> Self {
+        self.messages_mut().max_response_bytes = Some(bytes);
+        self
+    }
+
+    fn messages_mut(&mut self) -> &mut MessageOptions {
+        self.messages.get_or_insert_default()
+    }
+
     /// Whether the call waits for the server.
     pub(crate) fn waits_for_ready(&self) -> bool {
         self.wait_for_ready.unwrap_or(false)
@@ -103,29 +171,38 @@ impl CallOptions {
             metadata,
             wait_for_ready: own.wait_for_ready.or(self.wait_for_ready),
             stream_window: own.stream_window.or(self.stream_window),
+            messages: match (&own.messages, &self.messages) {
+                (Some(own), Some(clients)) => Some(Box::new(own.or(clients))),
+                (own, clients) => own.as_ref().or(clients.as_ref()).cloned(),
+            },
         }))
     }
 
-    fn is_default(&self) -> bool {
+    #[inline]
+    pub(crate) fn is_default(&self) -> bool {
         let Self {
             timeout,
             metadata,
             wait_for_ready,
             stream_window,
+            messages,
         } = self;
         let is_unset = timeout.is_none() && wait_for_ready.is_none() && stream_window.is_none();
-        is_unset && metadata.is_empty()
+        is_unset && messages.is_none() && metadata.is_empty()
     }
 
-    /// A call with these options, before it has a payload. `timeout` begins now.
+    /// A call with these options, before it has a payload, and what is done with its messages. `timeout` begins
+    /// now.
     pub(crate) fn describe(
         self,
         path: MethodPath,
         method: u32,
         encoding: Encoding,
+        types: Option<&'static MethodDescriptor>,
         time: &Time,
-    ) -> (CallDescriptor, bool) {
+    ) -> (OutgoingCall, Option<CallCoding>) {
         let wait_for_ready = self.waits_for_ready();
+        let coding = self.messages.as_deref().map(CallCoding::of);
         let mut message = CallDescriptor {
             call: CallNumber::next(),
             path,
@@ -135,23 +212,28 @@ impl CallOptions {
             deadline: time.after(self.timeout),
             metadata: self.metadata,
             encoding,
+            coding: None,
             stream: None,
             payload: Msgbuf::new(),
             headroom: 0,
         };
         message.headroom = message.header_len();
-        (message, wait_for_ready)
+        let call = OutgoingCall {
+            message,
+            types,
+            wait_for_ready,
+        };
+        (call, coding)
     }
 
-    /// A call of generated code, before it has a payload.
-    pub(crate) fn outgoing(self, method: &'static MethodDescriptor, time: &Time) -> OutgoingCall {
+    /// A call of generated code, before it has a payload, and what is done with its messages.
+    pub(crate) fn outgoing(
+        self,
+        method: &'static MethodDescriptor,
+        time: &Time,
+    ) -> (OutgoingCall, Option<CallCoding>) {
         let path = MethodPath::Static(method.path);
-        let (message, wait_for_ready) = self.describe(path, method.id, Encoding::Native, time);
-        OutgoingCall {
-            message,
-            types: Some(method),
-            wait_for_ready,
-        }
+        self.describe(path, method.id, Encoding::Native, Some(method), time)
     }
 
     /// The options of the endpoint's call.
@@ -163,8 +245,8 @@ impl CallOptions {
         starling_endpoint::CallOptions {
             timeout,
             encoding,
-            stream: None,
             metadata: self.metadata.clone(),
+            ..starling_endpoint::CallOptions::default()
         }
     }
 }

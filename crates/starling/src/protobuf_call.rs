@@ -13,7 +13,6 @@ use starling_message::method_id;
 use crate::channel::Channel;
 use crate::channel_call::RawCall;
 use crate::options::CallOptions;
-use crate::plane::OutgoingCall;
 use crate::trace::{self, ClientSpan};
 use crate::wait::block_on;
 
@@ -32,22 +31,18 @@ impl Channel {
         };
         let mut options = Cow::Borrowed(options);
         let span = trace::begin_call(path, &shared.address, &mut options);
-        let (mut message, wait_for_ready) = options.into_owned().describe(
+        let (mut call, coding) = options.into_owned().describe(
             MethodPath::Owned(Arc::from(path)),
             method_id(path),
             Encoding::Protobuf,
+            None,
             &shared.time,
         );
-        let mut bytes = vec![0; message.headroom];
+        let mut bytes = vec![0; call.message.headroom];
         bytes.extend_from_slice(request);
-        message.payload = Msgbuf::from_vec(bytes);
-        let call = OutgoingCall {
-            message,
-            types: None,
-            wait_for_ready,
-        };
+        call.message.payload = Msgbuf::from_vec(bytes);
         ProtobufCall {
-            raw: RawCall::intercepted(shared, self.interceptors(), call),
+            raw: RawCall::intercepted(shared, self.interceptors(), call, coding),
             span,
         }
     }

@@ -7,6 +7,7 @@
 #[rustfmt::skip]
 mod generated;
 
+use starling_compress::AlgorithmSet;
 use starling_endpoint::Status;
 use starling_message::{MethodDescriptor, ServiceDescriptor};
 
@@ -88,6 +89,7 @@ impl Reflection for Catalog {
                 false => response.set_schema(&schema_of(method).to_bytes()),
             }
         }
+        response.set_compression(AlgorithmSet::AVAILABLE.bits().into());
         Ok(())
     }
 

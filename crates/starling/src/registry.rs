@@ -9,11 +9,13 @@ use std::sync::Arc;
 use starling_endpoint::{RequestView, ResponseBuilder, Status, WorkerConfig};
 use starling_message::{Message, MethodDescriptor, Mode, ServiceDescriptor};
 
+use crate::coding::coded_at_server;
 use crate::error::Error;
 use crate::health::{HEALTH_SERVICE, Health, health_server};
 use crate::interceptor::{Intercepted, Interceptor, Interceptors};
 use crate::introspection::introspection_server;
 use crate::message::{Here, OwnedRequest, Request, respond, serve};
+use crate::method_options::{MethodOptions, MethodTable};
 use crate::metrics::{self, MeasuredMethod};
 use crate::nested::NestedContext;
 use crate::plane::{ListenerContext, Method, MethodHandler, ServerStreamEnd};
@@ -48,6 +50,8 @@ pub(crate) struct Registry {
     pub(crate) spawn: Option<SpawnTask>,
     /// The bounds on each client's streams.
     pub(crate) streams: StreamLimits,
+    /// What the server does for single methods.
+    pub(crate) options: Arc<MethodTable>,
     /// Around all methods.
     interceptors: Interceptors,
     /// Around the calls that handlers make.
@@ -68,6 +72,7 @@ impl Default for Registry {
             health: Health::default(),
             spawn: None,
             streams: StreamLimits::default(),
+            options: Arc::default(),
             interceptors: Interceptors::default(),
             outgoing: Interceptors::default(),
             error: None,
@@ -111,6 +116,11 @@ impl Registry {
             });
             around
         }));
+    }
+
+    /// Sets the options of a method, a service, or all services.
+    pub(crate) fn set_options(&mut self, name: &str, options: MethodOptions) {
+        Arc::make_mut(&mut self.options).set(name, options);
     }
 
     /// Puts something around all methods and their interceptors.
@@ -175,6 +185,8 @@ impl Registry {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
+        let paths = self.methods.iter().map(|method| method.descriptor().path);
+        self.options.check(paths)?;
         workers.check()?;
         if workers.steered && !self.has_workers {
             return Err(Error::NothingToSteer);
@@ -197,6 +209,7 @@ impl Registrar for Registry {
         self.insert(Box::new(Unary::<Q, P, F> {
             method,
             handler: Arc::new(handler),
+            is_built_in: self.is_built_in,
             in_worker,
             types: PhantomData,
         }));
@@ -239,6 +252,7 @@ impl Registrar for Registry {
 struct Unary<Q, P, F> {
     method: &'static MethodDescriptor,
     handler: Arc<F>,
+    is_built_in: bool,
     in_worker: bool,
     types: PhantomData<fn(Q) -> P>,
 }
@@ -268,8 +282,12 @@ where
         self.method
     }
 
+    fn is_built_in(&self) -> bool {
+        self.is_built_in
+    }
+
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
-        let handler = self.on_bytes(listener.here());
+        let handler = self.on_bytes(listener.here(self.method, self.is_built_in));
         match self.in_worker {
             true => MethodHandler::Worker(Arc::new(handler)),
             false => MethodHandler::Inline(Box::new(handler)),
@@ -294,21 +312,25 @@ where
         self.method
     }
 
-    fn stays_in_thread(&self) -> bool {
+    fn is_built_in(&self) -> bool {
         self.is_built_in
     }
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
         let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(&listener.channels));
+        let Here { coding, .. } = listener.here(self.method, self.is_built_in);
+        let coding = Arc::new(coding);
         MethodHandler::Nested(Arc::new(move |message, call| {
-            let encoding = message.encoding();
             let context = NestedContext::new(&channels, call);
+            let (encoding, coding) = (message.encoding(), Arc::clone(&coding));
+            let (message, accepts) = coding.open_owned(message)?;
             let request = OwnedRequest::<Q>::receive(message, encoding, &context)?;
             let metadata = context.response_metadata();
             let future = handler(context, request);
             Ok(Box::pin(async move {
                 let response = future.await.map_err(Status::with_run)?;
-                respond(&response, encoding, std::mem::take(&mut *metadata.lock()))
+                let metadata = std::mem::take(&mut *metadata.lock());
+                coding.seal_message(accepts, respond(&response, encoding, metadata)?)
             }))
         }))
     }
@@ -331,13 +353,15 @@ where
         self.method
     }
 
-    fn stays_in_thread(&self) -> bool {
+    fn is_built_in(&self) -> bool {
         self.is_built_in
     }
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
         let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(&listener.channels));
+        let Here { coding, .. } = listener.here(self.method, self.is_built_in);
         MethodHandler::Streaming(Arc::new(move |ServerStreamEnd(end), call| {
+            let end = coded_at_server(end, &coding);
             let context = NestedContext::new(&channels, call);
             end.send_behind(context.response_metadata());
             let items = StreamReceiver::new(Arc::clone(&end));

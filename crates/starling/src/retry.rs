@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use starling_endpoint::{Code, Encoding, LocalHandle, Status, unsent_message};
+use starling_compress::AlgorithmSet;
+use starling_endpoint::{Code, LocalHandle, Status, unsent_message};
 
+use crate::coding::{Fitted, fit, packed_by};
 use crate::connection::Connection;
 use crate::executor::Executor;
-use crate::message::{convert, convert_items};
 use crate::plane::{CallResult, OutgoingCall};
 
 /// Whether a call may be made again if it turns out never to have been sent.
@@ -35,62 +36,61 @@ pub(crate) async fn call_when_ready(
     call: OutgoingCall,
     mut attempt: Attempt,
 ) -> CallResult {
-    let OutgoingCall {
-        mut message,
-        types,
-        wait_for_ready,
-    } = call;
+    let mut call = call;
+    let mut accepts_unknown = true;
     loop {
-        let ready = connection.prepare(types, wait_for_ready);
-        let ready = within(
-            &executor.local,
-            message.remaining(|| executor.time.now()),
-            connection,
-            ready,
-        )
-        .await;
+        let now = || executor.time.now();
+        let ready = connection.prepare(call.types, call.wait_for_ready);
+        let left = call.message.remaining(now);
+        let ready = within(&executor.local, left, connection, ready).await;
         // Whatever failed, it was not this call: not even the call that asks for the schema.
         let (session, encoding) = ready.map_err(Status::with_not_run)?;
-        let mut options = message.header_options(|| executor.time.now());
-        options.encoding = encoding;
-        // The next session may take the native layout where this one takes protobuf.
-        let mut original = None;
-        let payload = std::mem::take(&mut message.payload);
-        let ready_payload = match types {
-            Some(types) if encoding == Encoding::Protobuf => {
-                if attempt == Attempt::First {
-                    original = Some(payload.clone());
-                }
-                let (from, to) = (message.headroom, options.header_len());
-                let convert = match message.stream {
-                    None => convert,
-                    Some(_) => convert_items,
-                };
-                convert(types.request, payload, from, to).map_err(Status::with_not_run)?
-            }
-            _ if message.headroom == options.header_len() => payload,
-            _ => {
-                let mut payload = payload;
-                payload.set_headroom(message.headroom, options.header_len());
-                message.headroom = options.header_len();
-                payload
-            }
+        let known = connection.accepts();
+        let accepts = match known {
+            Some(accepts) => accepts,
+            None if accepts_unknown => AlgorithmSet::AVAILABLE,
+            None => AlgorithmSet::NONE,
         };
-        let method = message.method;
-        let call = (executor.local).call_message(session, method, &options, ready_payload);
-        let mut status = match call.await {
+        let payload = std::mem::take(&mut call.message.payload);
+        // A server that has not said what it has may refuse what is packed.
+        let is_guess = known.is_none() && accepts_unknown && packed_by(&call.message).is_some();
+        let kept = is_guess.then(|| payload.clone());
+        let fitted = fit(&mut call, payload, (encoding, accepts), now);
+        let Fitted {
+            options,
+            payload,
+            original,
+        } = fitted.map_err(Status::with_not_run)?;
+        let method = call.message.method;
+        let made = (executor.local).call_message(session, method, &options, payload);
+        let mut status = match made.await {
             Ok(response) => return Ok((response, encoding)),
             Err(status) => status,
         };
+        if let Some(kept) = kept
+            && is_refusal_of_packed(&status)
+        {
+            call.message.payload = kept;
+            accepts_unknown = false;
+            continue;
+        }
         connection.suspect(status.code());
         match unsent_message(&mut status) {
             Some(unsent) if attempt == Attempt::First && is_retryable(&status) => {
-                message.payload = original.unwrap_or(unsent);
+                // The next session may take it in its own form.
+                call.message.payload = original.unwrap_or(unsent);
                 attempt = Attempt::Last;
             }
             _ => return Err(status),
         }
     }
+}
+
+/// Whether a server may have refused a request because it is packed: one that lacks the algorithm, or one of an
+/// earlier version, which does not know that field of the call header.
+fn is_refusal_of_packed(status: &Status) -> bool {
+    let says_so = matches!(status.code(), Code::Unimplemented | Code::InvalidArgument);
+    says_so && !status.may_have_run()
 }
 
 /// Waits for `future`, at most `timeout`.

@@ -54,6 +54,14 @@ macro_rules! settings_methods {
             self
         }
 
+        /// Sets options of a method (`kv.Kv/Put`), of all methods of a service (`kv.Kv`), or of all services
+        /// (an empty name). Those of a method come first, then those of its service. `build` refuses a name
+        /// that no service and no method has.
+        pub fn method_options(mut self, name: &str, options: $crate::MethodOptions) -> Self {
+            self.settings.registry.set_options(name, options);
+            self
+        }
+
         /// Adds an interceptor for the calls that handlers make by channels of their
         /// [`NestedContext`](crate::NestedContext), such as one that hands on a trace.
         pub fn outgoing_interceptor(mut self, interceptor: impl $crate::Interceptor) -> Self {

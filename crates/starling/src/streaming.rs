@@ -22,14 +22,18 @@ mod table;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use parking_lot::Mutex;
+use starling_compress::AlgorithmSet;
 use starling_endpoint::{Encoding, Metadata, Status};
-use starling_message::{Bytes, Message};
+use starling_message::{Bytes, Message, MethodDescriptor};
 use starling_stream::{Bundle, Items};
 
+use crate::coding::{CallCoding, coded_at_client};
 use crate::message::OwnedRequest;
 use crate::nested::NestedContext;
+use crate::options::CallOptions;
 use crate::plane::Waiting;
 
 pub use bundle::{StreamBundle, StreamBundleIter};
@@ -132,6 +136,19 @@ pub(crate) trait StreamEnd: Send + Sync {
         let _ = metadata;
     }
 
+    /// Whether each item that comes says how it is compressed.
+    fn is_coded(&self) -> bool {
+        false
+    }
+
+    /// The algorithms that the other end takes. Of a server's end.
+    fn accepts(&self) -> AlgorithmSet {
+        AlgorithmSet::NONE
+    }
+
+    /// Each item that is pushed says how it is compressed. Of a server's end, before any item.
+    fn code_items(&self) {}
+
     /// Replaces the metadata that the client sent. Of a server's end.
     fn set_request_metadata(&self, metadata: Metadata) {
         let _ = metadata;
@@ -143,6 +160,18 @@ pub(crate) fn only_servers_send() -> Status {
     Status::failed_precondition(
         "only a server sends metadata by itself; a client's goes with CallOptions::metadata",
     )
+}
+
+/// A client's end of a stream, with what its options say of messages.
+pub(crate) fn client_end(
+    route: Route,
+    method: &'static MethodDescriptor,
+    options: CallOptions,
+    deadline: Option<Instant>,
+) -> Arc<dyn StreamEnd> {
+    let coding = options.messages.as_deref().map(CallCoding::of);
+    let end = ClientEnd::new(route, method, options, deadline, coding);
+    coded_at_client(end, coding.as_ref())
 }
 
 /// The two halves of one end.

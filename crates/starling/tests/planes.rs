@@ -100,7 +100,7 @@ impl Listener for LineListener {
 
     fn serve(self: Box<Self>, serving: Serving) -> Result<bool, Error> {
         let mut endpoint = Endpoint::client("mem://any")?;
-        let context = ListenerContext::on_endpoint(&endpoint);
+        let context = ListenerContext::on_endpoint(&endpoint, &serving);
         let methods = serving.methods().iter();
         let handlers = methods.map(|it| (it.descriptor().path, it.handler(&context)));
         let mut handlers: HashMap<_, _> = handlers.collect();

@@ -2,63 +2,18 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex};
-
 use common::shm_address;
+use common::store::Store;
 use starling::health::HEALTH_SERVICE;
 use starling::introspection::INTROSPECTION_SERVICE;
 use starling::reflection::{
     DescribeServiceRequest, ListServicesRequest, REFLECTION_SERVICE, ReflectionClient,
 };
 use starling::{
-    Caller, Channel, Code, Endpoint, InterceptedCall, InterceptedResponse, Interceptor,
-    NestedContext, Next, Request, Server, ServerHandle, Side, Status, StreamReceiver, StreamSender,
+    Caller, Channel, Code, Endpoint, InterceptedCall, InterceptedResponse, Interceptor, Next,
+    Server, ServerHandle, Side, Status,
 };
 use starling_test_protos::{test, v1, v2, v3};
-
-#[derive(Default)]
-struct Store(Mutex<u64>);
-
-impl v1::Store for Store {
-    fn put(
-        &self,
-        request: Request<'_, v1::PutRequest>,
-        mut response: v1::PutResponseMut<'_>,
-    ) -> Result<(), Status> {
-        let mut size = self.0.lock().expect("no panics");
-        *size += request.message().value().len() as u64;
-        response.set_size(*size);
-        Ok(())
-    }
-
-    fn size(
-        &self,
-        _: Request<'_, v1::SizeRequest>,
-        mut response: v1::SizeResponseMut<'_>,
-    ) -> Result<(), Status> {
-        response.set_size(*self.0.lock().expect("no panics"));
-        Ok(())
-    }
-
-    async fn put_all(
-        self: Arc<Self>,
-        _: NestedContext,
-        mut requests: StreamReceiver<v1::PutRequest>,
-        mut responses: StreamSender<v1::PutResponse>,
-    ) -> Result<(), Status> {
-        while let Some(request) = requests.message().await? {
-            let size = {
-                let mut size = self.0.lock().expect("no panics");
-                *size += request.message().value().len() as u64;
-                *size
-            };
-            responses
-                .send(&v1::PutResponse::new().with_size(size))
-                .await?;
-        }
-        Ok(())
-    }
-}
 
 /// Puts many values by one stream, large ones by reference.
 async fn newer_client_with_streams<C: Caller>(client: v2::StoreClient<C>) {

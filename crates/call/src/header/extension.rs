@@ -1,6 +1,7 @@
 //! The extension of a header, as a whole.
 
 use crate::code::Code;
+use crate::coding::RequestCoding;
 use crate::encoding::Encoding;
 use crate::field::{Field, Fields, HeaderError, MAX_EXTENSION};
 use crate::metadata::MetadataView;
@@ -52,6 +53,20 @@ pub fn encoding_of(fields: &[u8]) -> Encoding {
             _ => None,
         })
         .unwrap_or_default()
+}
+
+/// What validated fields say of the body: its encoding, and of compression.
+pub fn form_of(fields: &[u8]) -> (Encoding, RequestCoding) {
+    let mut form = (Encoding::Native, RequestCoding::default());
+    for field in Fields::new(fields) {
+        match field {
+            Ok(Field::Encoding(encoding)) => form.0 = encoding,
+            Ok(Field::Compressed(body)) => form.1.compressed = Some(body),
+            Ok(Field::Accepts(accepts)) => form.1.accepts = accepts,
+            _ => {}
+        }
+    }
+    form
 }
 
 /// The position in a stream that validated fields give.

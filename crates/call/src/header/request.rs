@@ -1,10 +1,11 @@
 //! The header of a request.
 
 use super::extension::{HeaderSize, LENGTH_LEN, split_extension};
+use crate::coding::{CompressedBody, RequestCoding};
 use crate::descriptor::CallDescriptor;
 use crate::encoding::Encoding;
 use crate::field::{
-    FIELD_LEN, Field, HeaderError, MAX_EXTENSION, put_field, put_stream, tag, walk,
+    FIELD_LEN, Field, HeaderError, MAX_EXTENSION, put_compressed, put_field, put_stream, tag, walk,
 };
 use crate::metadata::Metadata;
 use crate::method::MethodId;
@@ -61,6 +62,7 @@ impl RequestExtension {
         let fields = split_extension(rest)?;
         let (mut timeout_us, mut sent_us) = (None, None);
         let mut continues_stream = false;
+        let (mut has_stream, mut is_compressed) = (false, false);
         walk(fields, |field| match field {
             Field::Deadline { remaining_us } => {
                 timeout_us = Some(remaining_us);
@@ -72,11 +74,24 @@ impl RequestExtension {
             }
             Field::Status(_) | Field::Message(_) | Field::NotRun => false,
             Field::Stream(position) => {
+                has_stream = true;
                 continues_stream = position.number != 0;
                 true
             }
-            Field::Encoding(_) | Field::Metadata { .. } | Field::Skipped => true,
+            Field::Compressed(_) => {
+                is_compressed = true;
+                true
+            }
+            Field::Encoding(_) | Field::Metadata { .. } | Field::Accepts(_) | Field::Skipped => {
+                true
+            }
         })?;
+        if has_stream && is_compressed {
+            // The items of a stream are compressed one by one.
+            return Err(HeaderError::Misplaced {
+                tag: tag::COMPRESSED,
+            });
+        }
         Ok(Self {
             body_at: REQUEST_FIELDS_AT + fields.len(),
             stamp: timeout_us.map(|timeout_us| DeadlineStamp {
@@ -99,6 +114,7 @@ impl CallOptions {
             extended_len(
                 self.timeout.is_some(),
                 self.encoding,
+                self.coding,
                 self.stream.is_some(),
                 &self.metadata,
             )
@@ -125,11 +141,18 @@ impl CallDescriptor {
         let (has_deadline, has_stream) = (self.deadline.is_some(), self.stream.is_some());
         let is_plain = !has_deadline
             && self.encoding == Encoding::Native
+            && self.coding.is_none()
             && !has_stream
             && self.metadata.is_empty();
         match is_plain {
             true => METHOD_LEN,
-            false => extended_len(has_deadline, self.encoding, has_stream, &self.metadata),
+            false => extended_len(
+                has_deadline,
+                self.encoding,
+                self.coding.as_deref().copied().unwrap_or_default(),
+                has_stream,
+                &self.metadata,
+            ),
         }
     }
 }
@@ -138,6 +161,7 @@ impl CallDescriptor {
 fn extended_len(
     has_timeout: bool,
     encoding: Encoding,
+    coding: RequestCoding,
     has_stream: bool,
     metadata: &Metadata,
 ) -> usize {
@@ -145,6 +169,8 @@ fn extended_len(
     REQUEST_FIELDS_AT
         + if_so(has_timeout, 2 * FIELD_LEN + 8 + 4)
         + if_so(encoding == Encoding::Protobuf, FIELD_LEN + 1)
+        + if_so(coding.compressed.is_some(), FIELD_LEN + CompressedBody::LEN)
+        + if_so(coding.accepts != 0, FIELD_LEN + 1)
         + if_so(has_stream, FIELD_LEN + StreamPosition::LEN)
         + metadata.as_fields().len()
 }
@@ -164,19 +190,24 @@ fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions, now_ns: u64) 
         put_field(out, tag::DEADLINE, &us.to_le_bytes());
         put_field(out, tag::SENT, &clock_us(now_ns).to_le_bytes());
     }
-    put_encoding(out, options.encoding);
+    if options.encoding == Encoding::Protobuf {
+        put_field(out, tag::ENCODING, &[1]);
+    }
+    let RequestCoding {
+        compressed,
+        accepts,
+        items: _,
+    } = options.coding;
+    put_compressed(out, compressed);
+    if accepts != 0 {
+        put_field(out, tag::ACCEPTS, &[accepts]);
+    }
     put_stream(out, options.stream);
     out.extend_from_slice(options.metadata.as_fields());
     debug_assert_eq!(out.len() - start, length);
     HeaderSize {
         extended: true,
         len: (REQUEST_FIELDS_AT + length) as u16,
-    }
-}
-
-fn put_encoding(out: &mut Vec<u8>, encoding: Encoding) {
-    if encoding == Encoding::Protobuf {
-        put_field(out, tag::ENCODING, &[1]);
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::extension::{HeaderSize, LENGTH_LEN, split_extension};
 use crate::code::Code;
+use crate::coding::CompressedBody;
 use crate::field::{
-    FIELD_LEN, Field, HeaderError, MAX_EXTENSION, put_field, put_stream, tag, walk,
+    FIELD_LEN, Field, HeaderError, MAX_EXTENSION, put_compressed, put_field, put_stream, tag, walk,
 };
 use crate::metadata::Metadata;
 use crate::status::Status;
@@ -26,6 +27,8 @@ pub struct ResponseHeader<'a> {
     pub not_run: bool,
     /// The position in a stream. The status is the stream's then.
     pub stream: Option<StreamPosition>,
+    /// How the body is compressed, if it is.
+    pub compressed: Option<CompressedBody>,
     /// Where the body begins.
     pub body_at: usize,
 }
@@ -40,6 +43,7 @@ impl<'a> ResponseHeader<'a> {
             message: "",
             not_run: false,
             stream: None,
+            compressed: None,
             body_at: RESPONSE_FIELDS_AT + fields.len(),
         };
         walk(fields, |field| match field {
@@ -56,12 +60,23 @@ impl<'a> ResponseHeader<'a> {
                 true
             }
             Field::Deadline { .. } | Field::Sent { .. } | Field::Encoding(_) => false,
+            Field::Accepts(_) => false,
+            Field::Compressed(body) => {
+                header.compressed = Some(body);
+                true
+            }
             Field::Stream(position) => {
                 header.stream = Some(position);
                 true
             }
             Field::Metadata { .. } | Field::Skipped => true,
         })?;
+        if header.stream.is_some() && header.compressed.is_some() {
+            // The items of a stream are compressed one by one.
+            return Err(HeaderError::Misplaced {
+                tag: tag::COMPRESSED,
+            });
+        }
         Ok(header)
     }
 }
@@ -75,6 +90,8 @@ pub struct ResponseParts<'a> {
     pub metadata: Option<&'a Metadata>,
     /// The position in a stream.
     pub stream: Option<StreamPosition>,
+    /// How the body is compressed.
+    pub compressed: Option<CompressedBody>,
 }
 
 impl ResponseParts<'_> {
@@ -83,13 +100,16 @@ impl ResponseParts<'_> {
         ResponseParts {
             status: Some(status),
             metadata: status.metadata(),
-            stream: None,
+            ..ResponseParts::default()
         }
     }
 
     /// Whether there is anything to write.
     pub fn needs_extension(&self) -> bool {
-        self.status.is_some() || self.metadata.is_some() || self.stream.is_some()
+        self.status.is_some()
+            || self.metadata.is_some()
+            || self.stream.is_some()
+            || self.compressed.is_some()
     }
 
     /// Appends the extension of a response.
@@ -107,6 +127,7 @@ impl ResponseParts<'_> {
             }
         }
         put_stream(out, self.stream);
+        put_compressed(out, self.compressed);
         if let Some(metadata) = self.metadata {
             out.extend_from_slice(metadata.as_fields());
         }

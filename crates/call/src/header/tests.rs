@@ -3,8 +3,8 @@ use std::time::Duration;
 use super::*;
 use crate::field::{metadata_field_len, put_metadata};
 use crate::{
-    CallOptions, Code, Encoding, Metadata, MetadataView, MethodId, Status, StreamFlags,
-    StreamPosition,
+    CallOptions, Code, CompressedBody, Encoding, Metadata, MetadataView, MethodId, RequestCoding,
+    Status, StreamFlags, StreamPosition,
 };
 
 fn full_options() -> CallOptions {
@@ -13,6 +13,7 @@ fn full_options() -> CallOptions {
     CallOptions {
         timeout: Some(Duration::from_nanos(1_500)),
         encoding: Encoding::Protobuf,
+        coding: RequestCoding::default(),
         stream: Some(StreamPosition {
             id: 9,
             number: 8,
@@ -95,7 +96,7 @@ fn a_flag_that_nobody_knows_is_a_bad_value() {
     options.put_header(MethodId(7), &mut out, 0);
     let extension = RequestExtension::parse(&out).unwrap();
     assert!(!extension.continues_stream);
-    *out.last_mut().unwrap() = 32;
+    *out.last_mut().unwrap() = 64;
     let refused = RequestExtension::parse(&out);
     assert_eq!(refused, Err(HeaderError::BadValue { tag: 4 }));
 }
@@ -230,11 +231,64 @@ fn each_fault_has_its_own_error() {
     // The clock is ignored without a deadline.
     let sent = request_with(&[128, 4, 0, 1, 2, 3, 4]).unwrap();
     assert_eq!(sent.stamp, None);
-    assert!(request_with(&[130, 2, 0, 1, 2, 130, 0, 0, 200, 0, 0]).is_ok());
+    assert!(request_with(&[131, 2, 0, 1, 2, 131, 0, 0, 200, 0, 0]).is_ok());
     assert_eq!(
         ResponseHeader::parse(&[4, 0, 5, 1, 0, 17]),
         Err(HeaderError::BadValue { tag: 5 })
     );
+}
+
+#[test]
+fn compression_is_said_in_requests_and_responses() {
+    let compressed = Some(CompressedBody {
+        algorithm: 2,
+        len: 0x0102_0304,
+    });
+    let coding = RequestCoding {
+        compressed,
+        accepts: 0b110,
+        items: None,
+    };
+    let options = CallOptions {
+        coding,
+        ..CallOptions::default()
+    };
+    let mut out = Vec::new();
+    options.put_header(MethodId(7), &mut out, 0);
+    assert_eq!(out.len(), options.header_len());
+    assert_eq!(out[6..], [7, 5, 0, 2, 4, 3, 2, 1, 130, 1, 0, 0b110]);
+    assert!(RequestExtension::parse(&out).is_ok());
+    assert_eq!(form_of(&out[6..]), (Encoding::Native, coding));
+    let mut out = Vec::new();
+    let parts = ResponseParts {
+        compressed,
+        ..ResponseParts::default()
+    };
+    parts.put(&mut out);
+    let header = ResponseHeader::parse(&out).unwrap();
+    assert_eq!(header.compressed, compressed);
+    // A later version may send more than one byte of algorithms.
+    assert!(request_with(&[130, 2, 0, 6, 1]).is_ok());
+    for (fields, error) in [
+        (&[7, 4, 0, 2, 4, 3, 2][..], HeaderError::BadValue { tag: 7 }),
+        (&[130, 0, 0], HeaderError::BadValue { tag: 130 }),
+    ] {
+        assert_eq!(request_with(fields), Err(error));
+    }
+    assert_eq!(
+        ResponseHeader::parse(&[4, 0, 130, 1, 0, 6]),
+        Err(HeaderError::Misplaced { tag: 130 })
+    );
+    // The items of a stream are compressed one by one.
+    let both = CallOptions {
+        stream: Some(StreamPosition::default()),
+        coding,
+        ..CallOptions::default()
+    };
+    let mut out = Vec::new();
+    both.put_header(MethodId(7), &mut out, 0);
+    let refused = RequestExtension::parse(&out);
+    assert_eq!(refused, Err(HeaderError::Misplaced { tag: 7 }));
 }
 
 #[test]

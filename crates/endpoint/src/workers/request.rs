@@ -157,12 +157,12 @@ pub(crate) fn of_worker_fn(handler: Arc<WorkerFn>) -> WorkerHandler {
     Arc::new(move |request, reply| {
         let mut response = ResponseBuilder::new(reply.buffer());
         let result = handler(request.view(), &mut response);
-        let (tail, metadata) = response.into_parts();
+        let (tail, extra) = response.into_parts();
         if let Some(tail) = tail {
             reply.set_tail(tail);
         }
-        if let Some(metadata) = metadata {
-            reply.set_metadata(metadata);
+        if let Some(extra) = extra {
+            reply.answer.set_extra(*extra);
         }
         match result {
             Ok(()) => {}

@@ -322,8 +322,10 @@ impl<I: Device> EventLoop<I> {
             }
             let session = call.types.and_then(|types| open.session(types.id));
             match session {
-                Some(session) => call_now(core, session, call, continuation, key as u64),
-                None => Err(NotMade::Later),
+                Some(session) if open.connection.takes(call) => {
+                    call_now(core, session, call, continuation, key as u64)
+                }
+                _ => Err(NotMade::Later),
             }
         });
         match made {

@@ -53,6 +53,10 @@ impl Transport for DirectTransport {
         self.driver.drive(call, &mut waiting.watch)
     }
 
+    fn takes_compressed(&self) -> bool {
+        true
+    }
+
     fn wake_at(&self, deadline: Instant, waker: Arc<DeadlineWaker>) {
         self.driver.send(Command::WakeAt { deadline, waker });
     }

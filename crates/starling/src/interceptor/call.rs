@@ -305,6 +305,7 @@ impl InterceptedResponse {
         Ok(ResponseMessage {
             body: body.into_buffer(encoding, 0)?,
             metadata: self.metadata,
+            compressed: None,
         })
     }
 

@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Instant;
 
@@ -17,28 +17,31 @@ use super::{
     body::Body,
 };
 use crate::channel_call::RawCall;
+use crate::coding::{CallCoding, open_response};
 use crate::connection::Connection;
 use crate::executor::Executor;
-use crate::plane::{CallResult, Operation, OutgoingCall};
+use crate::plane::{CallResult, OutgoingCall};
 use crate::retry::{Attempt, call_when_ready, is_retryable};
 use crate::streaming::Route;
 
 impl Route {
     /// Makes a single call.
-    async fn call(&self, call: OutgoingCall) -> CallResult {
+    async fn call(&self, mut call: OutgoingCall, coding: Option<&CallCoding>) -> CallResult {
         match self {
             Self::Channel(shared) => {
-                let mut raw = RawCall::new(shared, Operation::Call(call));
+                let mut raw = RawCall::direct(shared, call, coding);
                 poll_fn(|cx| raw.poll(cx)).await
             }
             Self::Local(connection, executor) => {
+                let bound = CallCoding::seal(coding, &mut call.message, true)?;
                 let ready = call.types.and_then(|types| connection.ready(types.id));
-                match ready {
-                    Some((session, Encoding::Native)) => {
+                let result = match ready {
+                    Some((session, Encoding::Native)) if connection.takes(&call) => {
                         call_now(connection, executor, session, call).await
                     }
                     _ => later(connection, executor, call, Attempt::First).await,
-                }
+                };
+                open_response(result, bound)
             }
         }
     }
@@ -94,8 +97,9 @@ struct Behind {
     wait_for_ready: bool,
     /// What interceptors do not see.
     template: CallDescriptor,
-    /// A call was handed on.
-    has_run: AtomicBool,
+    coding: Option<CallCoding>,
+    /// Calls that were handed on, but for those that have not run.
+    runs: AtomicUsize,
     /// Calls that were handed on and have not ended.
     running: AtomicUsize,
 }
@@ -123,10 +127,14 @@ impl Behind {
 
     async fn run(&self, call: InterceptedCall) -> Outcome {
         let call = self.outgoing(call).map_err(Status::with_not_run)?;
-        self.has_run.store(true, Ordering::Relaxed);
+        self.runs.fetch_add(1, Ordering::Relaxed);
         let running = CountOne::of(&self.running);
-        let (message, encoding) = self.route.call(call).await?;
+        let result = self.route.call(call, self.coding.as_ref()).await;
         drop(running);
+        if result.as_ref().is_err_and(|status| !status.may_have_run()) {
+            self.runs.fetch_sub(1, Ordering::Relaxed);
+        }
+        let (message, encoding) = result?;
         Ok(InterceptedResponse {
             method: self.types,
             metadata: message.to_metadata(),
@@ -139,11 +147,16 @@ impl Behind {
         if self.running.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let status = late("the call");
-        Some(match self.has_run.load(Ordering::Relaxed) {
-            true => status,
-            false => status.with_not_run(),
-        })
+        Some(late("the call"))
+    }
+
+    /// A status of the interceptors, which says whether anything has run.
+    #[cold]
+    fn ended(&self, status: Status) -> Status {
+        match self.runs.load(Ordering::Relaxed) {
+            0 => status.with_not_run(),
+            _ => status.with_run(),
+        }
     }
 }
 
@@ -207,6 +220,7 @@ pub(crate) fn call_through(
     interceptors: &Interceptors,
     route: Route,
     outgoing: OutgoingCall,
+    coding: Option<CallCoding>,
 ) -> BoxFuture<'static, CallResult> {
     let OutgoingCall {
         mut message,
@@ -233,7 +247,8 @@ pub(crate) fn call_through(
         types,
         wait_for_ready,
         template: message,
-        has_run: AtomicBool::new(false),
+        coding,
+        runs: AtomicUsize::new(0),
         running: AtomicUsize::new(0),
     };
     let interceptors = interceptors.clone();
@@ -241,6 +256,7 @@ pub(crate) fn call_through(
         let deadline = call.deadline;
         let chain = interceptors.run(call, &behind);
         let response = within_deadline(chain, &timer, deadline, || behind.late());
-        response.await?.into_message(types)
+        let response = response.await.and_then(|it| it.into_message(types));
+        response.map_err(|status| behind.ended(status))
     })
 }

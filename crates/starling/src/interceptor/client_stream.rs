@@ -29,7 +29,7 @@ use super::items::hooked;
 use super::{BoxFuture, Callee, InterceptedCall, InterceptedResponse, Interceptors, Outcome, Side};
 use crate::options::CallOptions;
 use crate::plane::Waiting;
-use crate::streaming::{ClientEnd, Route, StreamEnd, belongs_to_parent, only_servers_send};
+use crate::streaming::{Route, StreamEnd, belongs_to_parent, client_end, only_servers_send};
 
 /// What stands behind a channel's interceptors.
 struct Behind {
@@ -55,7 +55,7 @@ impl Callee for Behind {
                 ..self.options.clone()
             };
             let deadline = earlier(call.deadline, self.deadline);
-            let end = ClientEnd::until(route, self.method, options, deadline);
+            let end = client_end(route, self.method, options, deadline);
             let end = hooked(end, call.hooks, Side::Client, self.method);
             if self.progress.begun.set(Arc::clone(&end)).is_ok() {
                 // The other half may wait for the stream to begin.

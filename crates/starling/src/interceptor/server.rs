@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use starling_endpoint::{
-    Encoding, Metadata, MethodPath, Msgbuf, OwnedMessage, RequestView, ResponseBuilder,
-    ResponseMessage, Status, UnaryFn, WorkerFn,
+    Encoding, Metadata, MethodPath, OwnedMessage, RequestView, ResponseBuilder, ResponseMessage,
+    Status, UnaryFn, WorkerFn,
 };
 use starling_message::MethodDescriptor;
 
@@ -15,6 +15,7 @@ use super::call::Method as Named;
 use super::items::hooked;
 use super::timer::Timer;
 use super::{BoxFuture, Callee, InterceptedCall, InterceptedResponse, Interceptors, Outcome, Side};
+use crate::coding::{MethodCoding, coded_at_server};
 use crate::plane::{
     IncomingCall, ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
 };
@@ -32,12 +33,14 @@ impl Method for Intercepted {
         self.method.descriptor()
     }
 
-    fn stays_in_thread(&self) -> bool {
-        self.method.stays_in_thread()
+    fn is_built_in(&self) -> bool {
+        self.method.is_built_in()
     }
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
+        let here = listener.here(self.method.descriptor(), self.method.is_built_in());
         let around = MethodInterceptors {
+            coding: Arc::new(here.coding),
             timer: Timer::Endpoint(Arc::clone(&listener.channels.executor)),
             method: self.method.descriptor(),
             interceptors: self.interceptors.clone(),
@@ -54,6 +57,7 @@ impl Method for Intercepted {
 /// A method's interceptors.
 #[derive(Clone)]
 struct MethodInterceptors {
+    coding: Arc<MethodCoding>,
     timer: Timer,
     method: &'static MethodDescriptor,
     interceptors: Interceptors,
@@ -83,6 +87,7 @@ impl MethodInterceptors {
         incoming: IncomingCall,
         handler: &Handler,
     ) -> Result<ResponseMessage, Status> {
+        let (request, accepts) = self.coding.open_owned(request)?;
         let encoding = request.encoding();
         let metadata = request.to_metadata();
         let call = self.call(&incoming, metadata, Some(Body::received(request, encoding)));
@@ -94,8 +99,10 @@ impl MethodInterceptors {
             has_run: AtomicBool::new(false),
         };
         let result = self.interceptors.run(call, &callee).await;
-        let result =
-            result.and_then(|response| response.into_response(Some(self.method), encoding));
+        let result = result.and_then(|response| {
+            let response = response.into_response(Some(self.method), encoding)?;
+            self.coding.seal_message(accepts, response)
+        });
         // A caller may call again what an interceptor has refused.
         result.map_err(|status| match callee.has_run.into_inner() {
             true => status.with_run(),
@@ -127,11 +134,8 @@ impl Handler {
             Self::Worker(handler) => handler(view, &mut response)?,
             Self::Nested(handler) => return handler(request, call)?.await,
         }
-        let (tail, metadata) = response.into_parts();
-        Ok(ResponseMessage {
-            body: Msgbuf::from_parts(body, tail),
-            metadata: metadata.unwrap_or_default(),
-        })
+        let parts = response.into_parts();
+        Ok(ResponseMessage::of_parts(body, parts))
     }
 }
 
@@ -205,14 +209,12 @@ fn nested(around: MethodInterceptors, handler: Handler) -> MethodHandler {
 fn worker(around: MethodInterceptors, handler: Arc<WorkerFn>) -> MethodHandler {
     let handler = Handler::Worker(handler);
     MethodHandler::Worker(Arc::new(move |request, response| {
-        let metadata = request.metadata().to_owned();
-        let owned = OwnedMessage::of_parts(request.encoding(), &metadata, request.body());
         let call = IncomingCall {
             remaining: request.remaining(),
             peer: request.peer().clone(),
             cancellation: request.cancellation().cloned().unwrap_or_default(),
         };
-        let answer = block_on(around.run(owned, call, &handler))?;
+        let answer = block_on(around.run(request.to_owned(), call, &handler))?;
         let (head, tail) = answer.body.into_parts();
         response.body().extend_from_slice(&head);
         if let Some(tail) = tail {
@@ -220,6 +222,9 @@ fn worker(around: MethodInterceptors, handler: Arc<WorkerFn>) -> MethodHandler {
         }
         if !answer.metadata.is_empty() {
             response.set_metadata(answer.metadata);
+        }
+        if let Some(compressed) = answer.compressed {
+            response.set_compressed(compressed);
         }
         Ok(())
     }))
@@ -281,7 +286,7 @@ fn streaming(around: MethodInterceptors, handler: Arc<StreamingFn>) -> MethodHan
         let callee = StreamCallee {
             method: around.method,
             handler: Arc::clone(&handler),
-            end: end.0,
+            end: coded_at_server(end.0, &around.coding),
             incoming,
             has_run: AtomicBool::new(false),
         };

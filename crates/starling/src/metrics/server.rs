@@ -27,15 +27,15 @@ impl Method for MeasuredMethod {
         self.0.descriptor()
     }
 
-    fn stays_in_thread(&self) -> bool {
-        self.0.stays_in_thread()
+    fn is_built_in(&self) -> bool {
+        self.0.is_built_in()
     }
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
         let path = self.descriptor().path;
         let address = listener.address();
         let recorder = |writers| recorder(Side::Server, &address, path, writers);
-        let of_futures = match listener.has_executor && !self.stays_in_thread() {
+        let of_futures = match listener.has_executor && !self.is_built_in() {
             true => Writers::Many,
             false => Writers::One,
         };

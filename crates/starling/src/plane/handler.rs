@@ -12,9 +12,12 @@ use starling_endpoint::{
 use starling_message::MethodDescriptor;
 
 use crate::channel_factory::ChannelFactory;
+use crate::coding::MethodCoding;
 use crate::endpoint::Endpoint;
 use crate::message::Here;
+use crate::method_options::MethodTable;
 use crate::metrics::Turns;
+use crate::plane::Serving;
 use crate::streaming::StreamEnd;
 
 /// A method of a server. It knows no plane and no device: all listeners of the server share it.
@@ -25,9 +28,9 @@ pub trait Method: Send + Sync {
     /// Makes the handler for one listener, which calls it directly.
     fn handler(&self, listener: &ListenerContext) -> MethodHandler;
 
-    /// Whether its futures run in the listener's thread even if the user has an executor for them: those
-    /// of the services that every server has.
-    fn stays_in_thread(&self) -> bool {
+    /// Whether it is of a service that every server has. Its futures run in the listener's thread even if the
+    /// user has an executor for them.
+    fn is_built_in(&self) -> bool {
         false
     }
 }
@@ -103,6 +106,7 @@ impl fmt::Debug for ServerStreamEnd {
 /// The parts of a listener that handlers use.
 pub struct ListenerContext {
     pub(crate) channels: Arc<ChannelFactory>,
+    pub(crate) options: Arc<MethodTable>,
     /// What counts the calls of inline handlers, if the listener ends turns and metrics are enabled.
     pub(crate) turns: Option<Arc<Turns>>,
     /// Futures may run in other threads than the listener's.
@@ -112,9 +116,10 @@ pub struct ListenerContext {
 impl ListenerContext {
     /// The context of a listener whose nested handlers run on an endpoint: they make their calls through
     /// it, and they sleep by its timers.
-    pub fn on_endpoint(endpoint: &Endpoint) -> Self {
+    pub fn on_endpoint(endpoint: &Endpoint, serving: &Serving) -> Self {
         Self {
             channels: Arc::clone(endpoint.channels()),
+            options: Arc::clone(&serving.registry.options),
             turns: None,
             has_executor: true,
         }
@@ -125,11 +130,13 @@ impl ListenerContext {
         self.channels.own().as_str().into()
     }
 
-    /// What handlers have.
-    pub(crate) fn here(&self) -> Here {
+    /// What the handler of a method has.
+    pub(crate) fn here(&self, method: &'static MethodDescriptor, is_built_in: bool) -> Here {
+        let options = self.options.of(method.path, is_built_in);
         Here {
             memory: self.channels.memory.clone(),
             time: self.channels.executor.time.clone(),
+            coding: MethodCoding::new(method.path, &options),
         }
     }
 }

@@ -39,6 +39,12 @@ pub trait Transport: Send + Sync {
         false
     }
 
+    /// Whether it carries requests that are compressed, as
+    /// [`CallDescriptor::coding`] says. If not, no request is.
+    fn takes_compressed(&self) -> bool {
+        false
+    }
+
     /// Calls [`DeadlineWaker::wake`] at this time, unless the waker is cancelled before.
     fn wake_at(&self, deadline: Instant, waker: Arc<DeadlineWaker>);
 

@@ -178,7 +178,7 @@ mod __items {
     #[doc(hidden)]
     pub static BIND_RESPONSE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.reflection.BindResponse"),
-        size: 9,
+        size: 13,
         fields: ::std::borrow::Cow::Borrowed(
             &[
                 __rt::FieldLayout {
@@ -188,7 +188,7 @@ mod __items {
                     kind: __rt::Kind::Bool,
                     shape: __rt::Shape::Singular,
                     presence: __rt::Presence::Implicit,
-                    offset: 8,
+                    offset: 12,
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
@@ -203,9 +203,20 @@ mod __items {
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("compression"),
+                    json_name: ::std::borrow::Cow::Borrowed("compression"),
+                    number: 3,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
             ],
         ),
-        schema_hash: 0x24997ce1e975a154,
+        schema_hash: 0x2815c83c5991b7c7,
     };
     /// Message `starling.reflection.BindResponse`.
     #[derive(Clone)]
@@ -224,23 +235,28 @@ mod __items {
         /// The server has the same layouts: calls go in the native layout.
         #[inline]
         pub fn identical(self) -> bool {
-            self.0.scalar(8)
+            self.0.scalar(12)
         }
         /// If not: the server's schema of the service, in compact form, for the client to compare with.
         #[inline]
         pub fn schema(self) -> &'a [u8] {
             self.0.bytes(0)
         }
+        /// The algorithms by which requests of this server may be compressed: bit n is algorithm n.
+        #[inline]
+        pub fn compression(self) -> u32 {
+            self.0.scalar(8)
+        }
     }
     impl BindResponseMut<'_> {
         /// Sets `identical`.
         #[inline]
         pub fn set_identical(&mut self, value: bool) {
-            self.0.set_scalar(8, value);
+            self.0.set_scalar(12, value);
         }
         /// Unsets `identical`.
         pub fn clear_identical(&mut self) {
-            self.0.set_scalar(8, false);
+            self.0.set_scalar(12, false);
         }
         /// Sets `schema` to a copy.
         #[inline]
@@ -256,6 +272,15 @@ mod __items {
         /// Unsets `schema`.
         pub fn clear_schema(&mut self) {
             self.0.clear_reference(0);
+        }
+        /// Sets `compression`.
+        #[inline]
+        pub fn set_compression(&mut self, value: u32) {
+            self.0.set_scalar(8, value);
+        }
+        /// Unsets `compression`.
+        pub fn clear_compression(&mut self) {
+            self.0.set_scalar::<u32>(8, 0);
         }
     }
     impl BindResponse {
@@ -314,6 +339,27 @@ mod __items {
         /// Unsets `schema`.
         pub fn clear_schema(&mut self) {
             self.as_mut().clear_schema();
+        }
+        /// The algorithms by which requests of this server may be compressed: bit n is algorithm n.
+        #[inline]
+        pub fn compression(&self) -> u32 {
+            self.view().compression()
+        }
+        /// Sets `compression`.
+        #[inline]
+        pub fn set_compression(&mut self, value: u32) {
+            self.as_mut().set_compression(value);
+        }
+        /// Sets `compression`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_compression(mut self, value: u32) -> Self {
+            self.set_compression(value);
+            self
+        }
+        /// Unsets `compression`.
+        pub fn clear_compression(&mut self) {
+            self.as_mut().clear_compression();
         }
     }
     #[doc(hidden)]
@@ -796,8 +842,8 @@ mod __items {
                 server_streaming: false,
             },
         ],
-        schema_hash: 0xba4f8e045cbfec2b,
-        schema: b"\x01\x07\x1fstarling.reflection.BindRequest\x03\x01\t\x00\x04path\x02\x06\x00\x0crequest_hash\x03\x06\x00\rresponse_hash starling.reflection.BindResponse\x02\x01\x08\x00\tidentical\x02\x0c\x00\x06schema*starling.reflection.DescribeServiceRequest\x01\x01\t\x00\x04name+starling.reflection.DescribeServiceResponse\x01\x01\x0c\x00\x13file_descriptor_set\'starling.reflection.ListServicesRequest\x00(starling.reflection.ListServicesResponse\x01\x01\x0b\x01\x08services\x06\"starling.reflection.ServiceSummary\x03\x01\t\x00\x04name\x02\x06\x00\x0bschema_hash\x03\t\x01\x07methods\x03$/starling.reflection.Reflection/Bind\x00\x00\x01//starling.reflection.Reflection/DescribeService\x00\x02\x03,/starling.reflection.Reflection/ListServices\x00\x04\x05",
+        schema_hash: 0x9db91ef580b26c82,
+        schema: b"\x01\x07\x1fstarling.reflection.BindRequest\x03\x01\t\x00\x04path\x02\x06\x00\x0crequest_hash\x03\x06\x00\rresponse_hash starling.reflection.BindResponse\x03\x01\x08\x00\tidentical\x02\x0c\x00\x06schema\x03\r\x00\x0bcompression*starling.reflection.DescribeServiceRequest\x01\x01\t\x00\x04name+starling.reflection.DescribeServiceResponse\x01\x01\x0c\x00\x13file_descriptor_set\'starling.reflection.ListServicesRequest\x00(starling.reflection.ListServicesResponse\x01\x01\x0b\x01\x08services\x06\"starling.reflection.ServiceSummary\x03\x01\t\x00\x04name\x02\x06\x00\x0bschema_hash\x03\t\x01\x07methods\x03$/starling.reflection.Reflection/Bind\x00\x00\x01//starling.reflection.Reflection/DescribeService\x00\x02\x03,/starling.reflection.Reflection/ListServices\x00\x04\x05",
         file_descriptor_set: include_bytes!("starling.reflection.fds"),
     };
     /// Built into every server.

@@ -78,10 +78,11 @@ pub(crate) fn serve_on<I: Device>(
         channels: Arc::clone(channels),
         turns: core.executor.turns.clone(),
         has_executor: registry.spawn.is_some(),
+        options: Arc::clone(&registry.options),
     };
     let streams = Streams::new(registry.streams.within(&core.protocol));
     for method in registry.methods() {
-        let spawn = match method.stays_in_thread() {
+        let spawn = match method.is_built_in() {
             true => None,
             false => registry.spawn.clone(),
         };

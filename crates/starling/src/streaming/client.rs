@@ -8,7 +8,8 @@ use std::time::Instant;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use starling_endpoint::{
-    CallDescriptor, CallNumber, Direction, Encoding, Metadata, MethodId, MethodPath, Msgbuf, Status,
+    CallDescriptor, CallNumber, Direction, Encoding, Metadata, MethodId, MethodPath, Msgbuf,
+    Status, StreamFlags,
 };
 use starling_io::forks;
 use starling_message::{Bytes, MethodDescriptor};
@@ -17,12 +18,12 @@ use starling_stream::{Bundle, ClientEvent, ClientStream, Items, StreamRequest, S
 use super::{StreamEnd, only_servers_send};
 use crate::call_cell::CallCell;
 use crate::channel_call::Shared;
+use crate::coding::CallCoding;
 use crate::connection::Connection;
 use crate::executor::Executor;
 use crate::options::CallOptions;
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Waiting};
 use crate::retry::{Attempt, call_when_ready};
-use crate::time::Time;
 
 /// How the requests of a stream get to the server.
 pub(crate) enum Route {
@@ -67,13 +68,6 @@ impl Route {
         }
     }
 
-    fn time(&self) -> &Time {
-        match self {
-            Self::Channel(shared) => &shared.time,
-            Self::Local(_, executor) => &executor.time,
-        }
-    }
-
     /// The caller begins to wait.
     fn drive(&self, waiting: &mut Waiting) {
         if let Self::Channel(shared) = self {
@@ -91,6 +85,8 @@ struct State {
     calls: Calls,
     /// Of the last response.
     encoding: Encoding,
+    /// Items of the server say how they are compressed.
+    is_coded: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
@@ -103,6 +99,8 @@ pub(crate) struct ClientEnd {
     deadline: Option<Instant>,
     metadata: Metadata,
     wait_for_ready: bool,
+    /// What its options say of messages.
+    coding: Option<CallCoding>,
     /// The process that began the stream; see [`forks`].
     process: u32,
     state: Mutex<State>,
@@ -110,21 +108,12 @@ pub(crate) struct ClientEnd {
 
 impl ClientEnd {
     /// A stream of this method. It begins with the first item that is sent or waited for.
-    pub(crate) fn new(
-        route: Route,
-        method: &'static MethodDescriptor,
-        options: CallOptions,
-    ) -> Arc<Self> {
-        let deadline = route.time().after(options.timeout);
-        Self::until(route, method, options, deadline)
-    }
-
-    /// The same with a deadline in place of the options' timeout.
-    pub(crate) fn until(
+    pub(super) fn new(
         route: Route,
         method: &'static MethodDescriptor,
         options: CallOptions,
         deadline: Option<Instant>,
+        coding: Option<CallCoding>,
     ) -> Arc<Self> {
         let window = options
             .stream_window
@@ -138,11 +127,13 @@ impl ClientEnd {
                 deadline,
                 metadata: options.metadata,
                 wait_for_ready,
+                coding,
                 process: forks(),
                 state: Mutex::new(State {
                     stream: ClientStream::new(0, 1, 0, false),
                     calls: Calls::new(),
                     encoding: Encoding::Native,
+                    is_coded: false,
                     reader: None,
                     writer: None,
                 }),
@@ -163,14 +154,16 @@ impl ClientEnd {
         method: &'static MethodDescriptor,
         status: Status,
     ) -> Arc<Self> {
-        let end = Self::new(route, method, CallOptions::default());
+        let end = Self::new(route, method, CallOptions::default(), None, None);
         end.state.lock().stream.cancel(status);
         end
     }
 
     /// The call that carries a request of the stream.
     fn describe(&self, metadata: Metadata, request: StreamRequest) -> CallDescriptor {
-        let StreamRequest { position, body } = request;
+        let StreamRequest { mut position, body } = request;
+        let codes = (self.coding.as_ref()).is_some_and(|coding| coding.algorithm().is_some());
+        position.flags = position.flags.with_if(codes, StreamFlags::CODED);
         let mut message = CallDescriptor {
             call: CallNumber::next(),
             path: MethodPath::Static(self.method.path),
@@ -179,6 +172,7 @@ impl ClientEnd {
             deadline: self.deadline,
             metadata,
             encoding: Encoding::Native,
+            coding: (self.coding.as_ref()).and_then(|coding| coding.of_stream(false)),
             stream: Some(position),
             payload: Msgbuf::new(),
             headroom: 0,
@@ -220,9 +214,10 @@ impl ClientEnd {
     fn outgoing(&self, request: StreamRequest) -> OutgoingCall {
         let is_first = request.position.number == 0;
         let mut message = self.describe(Metadata::default(), request);
-        if is_first && !self.metadata.is_empty() {
+        if is_first && (!self.metadata.is_empty() || self.coding.is_some()) {
             let before = message.headroom;
             message.metadata = self.metadata.clone();
+            message.coding = (self.coding.as_ref()).and_then(|coding| coding.of_stream(true));
             message.headroom = message.header_len();
             message.payload.set_headroom(before, message.headroom);
         }
@@ -240,6 +235,7 @@ impl ClientEnd {
             stream,
             calls,
             encoding,
+            is_coded,
             ..
         } = &mut *state;
         if let Some(index) = calls.iter().position(|own| std::ptr::eq(&*own.0, call)) {
@@ -253,6 +249,7 @@ impl ClientEnd {
                 Status::internal("the server answered a stream as if it were a single call")
             })?;
             *encoding = its_encoding;
+            *is_coded |= position.flags.has(StreamFlags::CODED);
             let (status, metadata) = (message.stream_status(), message.to_metadata());
             let (buffer, body_at) = message.into_parts();
             let (bytes, _) = buffer.into_parts();
@@ -404,6 +401,10 @@ impl StreamEnd for ClientEnd {
     fn encoding(&self) -> Encoding {
         // Where the server has another version, the call is converted when it leaves.
         Encoding::Native
+    }
+
+    fn is_coded(&self) -> bool {
+        self.state.lock().is_coded
     }
 
     fn close(&self) {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
+use starling_compress::AlgorithmSet;
 use starling_endpoint::{Code, Encoding, Metadata, Status};
 use starling_message::Bytes;
 use starling_stream::{Bundle, ItemSlices, Items, LENGTH};
@@ -183,6 +184,18 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
 
     fn set_trailers(&self, metadata: Metadata) -> Result<(), Status> {
         self.end.set_trailers(metadata)
+    }
+
+    fn is_coded(&self) -> bool {
+        self.end.is_coded()
+    }
+
+    fn accepts(&self) -> AlgorithmSet {
+        self.end.accepts()
+    }
+
+    fn code_items(&self) {
+        self.end.code_items();
     }
 
     fn send_behind(&self, metadata: Arc<Mutex<Metadata>>) {

@@ -2,13 +2,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::{Mutex, MutexGuard};
+use starling_compress::AlgorithmSet;
 use starling_endpoint::header::STREAM_RESPONSE_LEN;
 use starling_endpoint::{
-    Cancellation, DeferredReply, Encoding, LocalHandle, Metadata, OwnedMessage, Status,
+    Cancellation, DeferredReply, Encoding, LocalHandle, Metadata, OwnedMessage, Status, StreamFlags,
 };
 use starling_message::Bytes;
 use starling_stream::{Answer, Arrival, Bundle, Items, ServerStream};
@@ -48,6 +50,12 @@ pub(crate) struct ServerEnd {
     local: LocalHandle,
     encoding: Encoding,
     cancellation: Cancellation,
+    /// The client's items say how they are compressed.
+    is_coded: bool,
+    /// The algorithms that the client takes.
+    accepts: AlgorithmSet,
+    /// The server's items say how they are compressed.
+    codes: AtomicBool,
     /// The client's.
     metadata: Mutex<Metadata>,
     state: Mutex<State>,
@@ -62,12 +70,17 @@ impl ServerEnd {
         local: LocalHandle,
         opening: &OwnedMessage,
     ) -> Arc<Self> {
+        let (encoding, coding) = opening.form();
+        let flags = opening.stream().unwrap_or_default().flags;
         Arc::new_cyclic(|this| Self {
+            is_coded: flags.has(StreamFlags::CODED),
+            accepts: AlgorithmSet::from_bits(coding.accepts),
+            codes: AtomicBool::new(false),
             this: Weak::clone(this),
             table: Arc::downgrade(table),
             key,
             local,
-            encoding: opening.encoding(),
+            encoding,
             cancellation: Cancellation::default(),
             metadata: Mutex::new(opening.to_metadata()),
             state: Mutex::new(State {
@@ -96,6 +109,7 @@ impl ServerEnd {
         let waker = Waker::from(Arc::clone(self));
         let cancelled = reply.poll_cancelled(&mut Context::from_waker(&waker));
         let encoding = request.encoding();
+        let is_coded = position.flags.has(StreamFlags::CODED);
         let (buffer, body_at) = request.into_parts();
         let (bytes, _) = buffer.into_parts();
         let body = match bytes.len() > body_at {
@@ -115,7 +129,7 @@ impl ServerEnd {
                 let text = format!("the client broke the stream: {violation}");
                 return self.abort_with(state, Status::invalid_argument(text));
             }
-            Ok(_) if encoding != self.encoding => {
+            Ok(_) if encoding != self.encoding || is_coded != self.is_coded => {
                 let text = "the client broke the stream: the encoding changed";
                 return self.abort_with(state, Status::invalid_argument(text));
             }
@@ -165,13 +179,15 @@ impl ServerEnd {
 
     /// Sends what may leave now.
     fn flush_now(&self, mut state: MutexGuard<'_, State>) {
-        while let Some(answer) = state.stream.poll_answer() {
+        let codes = self.codes.load(Ordering::Relaxed);
+        while let Some(mut answer) = state.stream.poll_answer() {
             let is_over = state.stream.is_over();
             MutexGuard::unlocked(&mut state, || {
                 // Before the last answer wakes a thread that shuts down when there are no streams.
                 if is_over && let Some(table) = self.table.upgrade() {
                     table.remove(self.key, self.this.as_ptr());
                 }
+                answer.position.flags = answer.position.flags.with_if(codes, StreamFlags::CODED);
                 respond(&self.local, answer);
             });
         }
@@ -528,6 +544,18 @@ impl StreamEnd for ServerEnd {
     fn set_trailers(&self, metadata: Metadata) -> Result<(), Status> {
         self.state.lock().stream.set_trailers(metadata);
         Ok(())
+    }
+
+    fn is_coded(&self) -> bool {
+        self.is_coded
+    }
+
+    fn accepts(&self) -> AlgorithmSet {
+        self.accepts
+    }
+
+    fn code_items(&self) {
+        self.codes.store(true, Ordering::Relaxed);
     }
 
     fn set_request_metadata(&self, metadata: Metadata) {

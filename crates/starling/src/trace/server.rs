@@ -20,8 +20,8 @@ impl Method for TracedMethod {
         self.0.descriptor()
     }
 
-    fn stays_in_thread(&self) -> bool {
-        self.0.stays_in_thread()
+    fn is_built_in(&self) -> bool {
+        self.0.is_built_in()
     }
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod process;
+pub(crate) mod store;
 pub(crate) mod xdp;
 
 use std::sync::Arc;

@@ -1,0 +1,170 @@
+//! What goes over the wire in place of a message: compressed bodies, and bounds on the sizes of messages.
+//!
+//! ```text
+//!  client: seal ─▶ fit ─────▶ network ─────▶ server: open ─▶ handler
+//!          check,  as the server                     check,     │
+//!          pack    takes it                          unpack     ▼
+//!  client: open ◀──────────── network ◀───── server: seal ◀─ response
+//! ```
+//!
+//! A message is packed in the thread that made it and unpacked in the thread that reads it, so that no event
+//! loop does it for others. Bounds are on messages as their users have them, and are checked before memory is
+//! taken for a message that comes.
+
+mod client;
+mod fit;
+mod server;
+mod stream;
+
+use std::borrow::Cow;
+
+use starling_compress::{Algorithm, DecompressError};
+use starling_endpoint::CompressedBody;
+
+use crate::compression::Compression;
+
+pub(crate) use client::{CallCoding, open_response};
+pub(crate) use fit::{Fitted, fit, packed_by};
+pub(crate) use server::MethodCoding;
+pub(crate) use stream::{coded_at_client, coded_at_server};
+
+/// The most bytes of a message that was compressed, unless its receiver has another bound.
+const MAX_DECOMPRESSED: usize = 64 << 20;
+
+/// A bound on the bytes of messages, if somebody has set one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bound(usize);
+
+impl Default for Bound {
+    fn default() -> Self {
+        Self(usize::MAX)
+    }
+}
+
+impl Bound {
+    pub(crate) fn new(bytes: Option<usize>) -> Self {
+        bytes.map_or(Self::default(), Self)
+    }
+
+    #[inline]
+    fn allows(self, len: usize) -> bool {
+        len <= self.0
+    }
+
+    /// The bound on what is unpacked.
+    fn when_unpacked(self) -> usize {
+        match self.0 {
+            usize::MAX => MAX_DECOMPRESSED,
+            bytes => bytes,
+        }
+    }
+}
+
+/// Why a body that came is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    /// It is longer than the receiver takes.
+    TooLong { len: usize, most: usize },
+    /// This end does not have the algorithm with this number.
+    Unknown { number: u8 },
+    /// It ends within what stands in front of it.
+    CutShort,
+    /// It is not what it is said to be.
+    Malformed(DecompressError),
+}
+
+/// Compresses a message, behind `room` bytes. None if it is to go as it is.
+fn pack(
+    compression: &Compression,
+    head: &[u8],
+    tail: &[u8],
+    room: usize,
+) -> Option<(Vec<u8>, CompressedBody)> {
+    let len = head.len() + tail.len();
+    let algorithm = compression.for_len(len)?;
+    let input = match tail {
+        [] => Cow::Borrowed(head),
+        tail => Cow::Owned([head, tail].concat()),
+    };
+    let mut out = Vec::with_capacity(room + len / 2);
+    out.resize(room, 0);
+    let level = compression.own_level();
+    starling_compress::compress(algorithm, level, &input, &mut out).then(|| {
+        let body = CompressedBody {
+            algorithm: algorithm.number(),
+            len: len as u32,
+        };
+        (out, body)
+    })
+}
+
+/// Decompresses a body and appends it to `out`. No memory is taken for one that is too long.
+fn unpack(
+    packed: &[u8],
+    CompressedBody { algorithm, len }: CompressedBody,
+    bound: Bound,
+    out: &mut Vec<u8>,
+) -> Result<(), Refused> {
+    let (number, len, most) = (algorithm, len as usize, bound.when_unpacked());
+    let algorithm = Algorithm::from_number(number).filter(|it| it.is_available());
+    let algorithm = algorithm.ok_or(Refused::Unknown { number })?;
+    if len > most {
+        return Err(Refused::TooLong { len, most });
+    }
+    starling_compress::decompress(algorithm, packed, len, out).map_err(Refused::Malformed)
+}
+
+/// Unpacks what this process has packed itself.
+fn unpack_own(packed: &[u8], body: CompressedBody, out: &mut Vec<u8>) {
+    let unpacked = unpack(packed, body, Bound(u32::MAX as usize), out);
+    unpacked.expect("this process has packed it");
+}
+
+/// An algorithm, for error texts.
+fn name_of(number: u8) -> String {
+    match Algorithm::from_number(number) {
+        Some(algorithm) => algorithm.name().to_owned(),
+        None => format!("algorithm {number}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_of_two_parts_comes_back_as_one_and_too_long_ones_are_refused() {
+        for algorithm in Algorithm::ALL.into_iter().filter(|it| it.is_available()) {
+            let compression = Compression::again(algorithm);
+            let (head, tail) = (vec![1; 300], vec![2; 5_000]);
+            let (packed, body) = pack(&compression, &head, &tail, 7).expect("it gets shorter");
+            assert_eq!((packed[..7].to_vec(), body.len), (vec![0; 7], 5_300));
+            let packed = &packed[7..];
+            let mut out = Vec::new();
+            for bound in [Bound::new(None), Bound::new(Some(5_300))] {
+                out.clear();
+                assert_eq!(unpack(packed, body, bound, &mut out), Ok(()));
+                assert_eq!(out, [head.as_slice(), &tail].concat());
+            }
+            let mut out = Vec::new();
+            let (len, most) = (5_300, 5_299);
+            let refused = unpack(packed, body, Bound::new(Some(most)), &mut out);
+            assert_eq!(refused, Err(Refused::TooLong { len, most }));
+            let bomb = CompressedBody {
+                len: u32::MAX,
+                ..body
+            };
+            let refused = unpack(packed, bomb, Bound::default(), &mut out);
+            let len = u32::MAX as usize;
+            let most = MAX_DECOMPRESSED;
+            assert_eq!(refused, Err(Refused::TooLong { len, most }));
+            let unknown = CompressedBody {
+                algorithm: 7,
+                ..body
+            };
+            let refused = unpack(packed, unknown, Bound::default(), &mut out);
+            assert_eq!(refused, Err(Refused::Unknown { number: 7 }));
+            assert_eq!(out.capacity(), 0, "memory was taken");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Messages of a stream: each is packed and bounded by itself.
+//!
+//! ```text
+//!  item │ 0 │ the message            as it is
+//!       │ n │ u32 length │ packed    by algorithm n
+//! ```
+//!
+//! A direction whose messages have no such byte says so in its positions. A stream without compression and
+//! bounds has no [`CodedEnd`].
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use parking_lot::Mutex;
+use starling_compress::AlgorithmSet;
+use starling_endpoint::{CompressedBody, Encoding, Metadata, Status};
+use starling_message::Bytes;
+use starling_stream::{Items, put_item};
+
+use super::client::{CallCoding, refused_by_client, too_long_to_send};
+use super::server::MethodCoding;
+use super::{Bound, Refused, pack, unpack};
+use crate::compression::Compression;
+use crate::plane::Waiting;
+use crate::streaming::{SingleItems, StreamEnd};
+
+/// The first byte of a message that is as it is.
+pub(super) const PLAIN: u8 = 0;
+/// Bytes in front of a packed message.
+const PACKED_HEADER: usize = 1 + 4;
+
+/// Whose end it is, for statuses.
+enum Side {
+    Client,
+    Server(MethodCoding),
+}
+
+/// An end of a stream whose messages are packed or bounded.
+struct CodedEnd {
+    inner: Arc<dyn StreamEnd>,
+    side: Side,
+    /// Messages that leave here say how they are packed.
+    codes: bool,
+    compression: Option<Compression>,
+    outgoing: Bound,
+    incoming: Bound,
+    items: SingleItems,
+}
+
+/// A client's end, if its options say anything of messages.
+pub(crate) fn coded_at_client(
+    end: Arc<dyn StreamEnd>,
+    coding: Option<&CallCoding>,
+) -> Arc<dyn StreamEnd> {
+    let Some(coding) = coding else {
+        return end;
+    };
+    Arc::new(CodedEnd {
+        inner: end,
+        side: Side::Client,
+        codes: coding.compression.is_some(),
+        compression: coding.compression,
+        outgoing: coding.request,
+        incoming: coding.response,
+        items: SingleItems::default(),
+    })
+}
+
+/// A server's end, if its options or its client say anything of messages.
+pub(crate) fn coded_at_server(
+    end: Arc<dyn StreamEnd>,
+    coding: &MethodCoding,
+) -> Arc<dyn StreamEnd> {
+    let compression = coding.compression_for(end.accepts());
+    let is_bounded = coding.request != Bound::default() || coding.response != Bound::default();
+    if compression.is_none() && !is_bounded && !end.is_coded() {
+        return end;
+    }
+    if compression.is_some() {
+        end.code_items();
+    }
+    Arc::new(CodedEnd {
+        inner: end,
+        side: Side::Server(coding.clone()),
+        codes: compression.is_some(),
+        compression,
+        outgoing: coding.response,
+        incoming: coding.request,
+        items: SingleItems::default(),
+    })
+}
+
+impl CodedEnd {
+    /// An item, alone, without what was put in front of it.
+    fn open(&self, items: Items) -> Result<Items, Refused> {
+        let check = |len: usize| match self.incoming.allows(len) {
+            true => Ok(()),
+            false => Err(Refused::TooLong {
+                len,
+                most: self.incoming.0,
+            }),
+        };
+        let item = items.slices().next().unwrap_or_default();
+        if !self.inner.is_coded() {
+            return check(item.len()).map(|()| items);
+        }
+        match split(item) {
+            Some((None, body)) => check(body.len()).map(|()| Items::one(body)),
+            Some((Some(compressed), packed)) => {
+                let mut opened = Vec::new();
+                let unpacked = |out: &mut _| unpack(packed, compressed, self.incoming, out);
+                put_item(&mut opened, unpacked)?;
+                Ok(Items::new(Bytes::from(opened)))
+            }
+            None => Err(Refused::CutShort),
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, refused: Refused) -> Status {
+        let status = match &self.side {
+            Side::Client => refused_by_client(refused, "a message of the stream"),
+            Side::Server(coding) => coding.refused(refused).with_run(),
+        };
+        self.fail(status.clone());
+        status
+    }
+
+    #[cold]
+    fn too_long_to_send(&self, len: usize) -> Status {
+        let status = match &self.side {
+            Side::Client => too_long_to_send(len, self.outgoing).with_run(),
+            Side::Server(coding) => coding.too_long_to_send("message", len),
+        };
+        self.fail(status.clone());
+        status
+    }
+}
+
+/// What stands in front of a coded item, and the rest of it. None if it is cut short.
+pub(super) fn split(item: &[u8]) -> Option<(Option<CompressedBody>, &[u8])> {
+    match item.split_first()? {
+        (&PLAIN, body) => Some((None, body)),
+        (&algorithm, rest) => {
+            let (len, packed) = rest.split_first_chunk::<4>()?;
+            let len = u32::from_le_bytes(*len);
+            Some((Some(CompressedBody { algorithm, len }), packed))
+        }
+    }
+}
+
+/// A coded item.
+pub(super) fn join(compression: Option<&Compression>, head: &[u8], tail: &[u8]) -> Option<Vec<u8>> {
+    let (mut item, body) = pack(compression?, head, tail, PACKED_HEADER)?;
+    item[0] = body.algorithm;
+    item[1..PACKED_HEADER].copy_from_slice(&body.len.to_le_bytes());
+    Some(item)
+}
+
+impl StreamEnd for CodedEnd {
+    fn poll_ready(&self, cx: &mut Context<'_>, waiting: &mut Waiting) -> Poll<()> {
+        self.inner.poll_ready(cx, waiting)
+    }
+
+    fn keep_one(&self) {
+        self.inner.keep_one();
+    }
+
+    fn push(&self, head: &[u8], tail: Option<&Bytes>, is_last: bool) -> Result<(), Status> {
+        let rest = tail.map_or(&[][..], |tail| tail);
+        let len = head.len() + rest.len();
+        if !self.outgoing.allows(len) {
+            return Err(self.too_long_to_send(len));
+        }
+        if !self.codes {
+            return self.inner.push(head, tail, is_last);
+        }
+        if let Some(item) = join(self.compression.as_ref(), head, rest) {
+            return self.inner.push(&item, None, is_last);
+        }
+        let plain = [&[PLAIN], head].concat();
+        self.inner.push(&plain, tail, is_last)
+    }
+
+    fn may_hold(&self) -> bool {
+        self.inner.may_hold()
+    }
+
+    fn poll_pushed(&self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        self.inner.poll_pushed(cx)
+    }
+
+    fn encoding(&self) -> Encoding {
+        self.inner.encoding()
+    }
+
+    fn close(&self) {
+        self.inner.close();
+    }
+
+    fn abort(&self) {
+        self.inner.abort();
+    }
+
+    fn fail(&self, status: Status) {
+        self.items.clear();
+        self.inner.fail(status);
+    }
+
+    fn poll_items(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut Waiting,
+    ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
+        let next = ready!(self.items.poll_next(&*self.inner, cx, waiting))?;
+        let Some((item, encoding)) = next else {
+            return Poll::Ready(Ok(None));
+        };
+        let opened = self.open(item).map_err(|refused| self.refuse(refused));
+        Poll::Ready(opened.map(|item| Some((item, encoding))))
+    }
+
+    fn reject(&self, why: &str) -> Status {
+        self.inner.reject(why)
+    }
+
+    fn stop_reading(&self) {
+        self.inner.stop_reading();
+    }
+
+    fn headers(&self) -> Option<Metadata> {
+        self.inner.headers()
+    }
+
+    fn trailers(&self) -> Option<Metadata> {
+        self.inner.trailers()
+    }
+
+    fn send_headers(&self, metadata: Metadata) -> Result<(), Status> {
+        self.inner.send_headers(metadata)
+    }
+
+    fn set_trailers(&self, metadata: Metadata) -> Result<(), Status> {
+        self.inner.set_trailers(metadata)
+    }
+
+    fn send_behind(&self, metadata: Arc<Mutex<Metadata>>) {
+        self.inner.send_behind(metadata);
+    }
+
+    fn set_request_metadata(&self, metadata: Metadata) {
+        self.inner.set_request_metadata(metadata);
+    }
+
+    fn is_coded(&self) -> bool {
+        // What this end hands on is not.
+        false
+    }
+
+    fn accepts(&self) -> AlgorithmSet {
+        AlgorithmSet::NONE
+    }
+}
+
+#[cfg(test)]
+mod tests;

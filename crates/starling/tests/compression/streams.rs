@@ -1,0 +1,207 @@
+//! Compressed messages of streams.
+
+use std::sync::atomic::Ordering;
+
+use starling::{
+    CallOptions, Caller, Channel, Code, Compression, Endpoint, MethodOptions, ServerHandle, Status,
+    block_on,
+};
+use starling_test_protos::streams::StreamsClient;
+use starling_test_protos::{v1, v2};
+
+use crate::algorithms;
+use crate::common::store::Store;
+use crate::common::{any_addresses, shm_address, wait_until};
+use crate::service::{builder, end, number, range};
+
+fn start(address: &str, options: MethodOptions) -> (ServerHandle, StreamsClient<Channel>) {
+    let (builder, _counts) = builder(address);
+    let server = builder.method_options("streams.Streams", options).build();
+    let server = server.expect("a server").spawn().expect("threads");
+    let channel = Channel::lazy(server.address()).expect("a channel");
+    (server, StreamsClient::new(channel))
+}
+
+async fn use_all<C: Caller>(client: StreamsClient<C>, padding: usize) {
+    let mut numbers = client.count(&range(0, 100, padding as u32));
+    for value in 0..100 {
+        let item = numbers.message().await.expect("no end").expect("a number");
+        assert_eq!(item.message().value(), value);
+        assert_eq!(item.message().padding().len(), padding);
+    }
+    assert!(numbers.message().await.expect("a good end").is_none());
+    let mut add = client.add();
+    for value in 0..100 {
+        add.send(&number(value, padding)).await.expect("room");
+    }
+    let sum = add.finish().await.expect("a sum");
+    assert_eq!(sum.message().sum(), (0..100).sum::<u64>());
+    let (mut there, mut back) = client.echo();
+    for value in 0..100 {
+        // Packed ones and others in turn.
+        let padding = padding * (value as usize % 2);
+        there.send(&number(value, padding)).await.expect("room");
+        let echo = back.message().await.expect("no end").expect("an echo");
+        assert_eq!(echo.message().value(), value);
+        assert_eq!(echo.message().padding().len(), padding);
+    }
+    there.close();
+    assert!(back.message().await.expect("a good end").is_none());
+}
+
+#[test]
+fn messages_of_streams_come_back_by_all_algorithms_and_callers() {
+    for compression in algorithms() {
+        for address in any_addresses() {
+            let packs = MethodOptions::default().compression(compression);
+            let (server, client) = start(&address, packs);
+            let options = CallOptions::default().compression(compression);
+            let only_responses = CallOptions::default().accept_compressed(true);
+            for padding in [0, 1_500, 50_000] {
+                for options in [&options, &only_responses] {
+                    let client = client.clone().with_options(options.clone());
+                    block_on(use_all(client, padding));
+                }
+                block_on(use_all(client.clone(), padding));
+            }
+            let mut endpoint = Endpoint::client(server.address()).expect("an endpoint");
+            let local = endpoint.channel(server.address()).expect("a channel");
+            let local = StreamsClient::new(local).with_options(options);
+            endpoint
+                .block_on(use_all(local, 3_000))
+                .expect("no device fails");
+            end(server);
+        }
+    }
+}
+
+#[test]
+fn packed_messages_of_a_stream_are_few_bytes() {
+    const ITEMS: u64 = 64;
+    let lz4 = Compression::lz4();
+    for at_server in [false, true] {
+        let address = format!("mem://compression-streams-{at_server}");
+        let options = match at_server {
+            true => MethodOptions::default().compression(lz4),
+            false => MethodOptions::default(),
+        };
+        let (server, client) = start(&address, options);
+        let options = CallOptions::default().compression(lz4);
+        let client = client.with_options(options);
+        let mut numbers = client.count(&range(0, ITEMS, 1 << 20));
+        assert_eq!(
+            numbers.blocking().filter(Result::is_ok).count() as u64,
+            ITEMS
+        );
+        let sent = server.stats()[0].protocol.responses_sent;
+        // Else each message is a call of its own, and more.
+        assert_eq!(sent < ITEMS, at_server, "{sent} answers");
+        end(server);
+    }
+}
+
+#[test]
+fn a_message_beyond_a_bound_ends_the_stream_with_a_status_that_says_whose_it_is() {
+    const MOST: usize = 10_000;
+    let none = CallOptions::default();
+    let (free, client) = (MethodOptions::default(), &none);
+    let cases = [
+        (
+            free.clone().max_request_bytes(MOST),
+            client.clone(),
+            "MethodOptions::max_request_bytes",
+        ),
+        (
+            free.clone().max_response_bytes(MOST),
+            client.clone(),
+            "MethodOptions::max_response_bytes",
+        ),
+        (
+            free.clone(),
+            client.clone().max_request_bytes(MOST),
+            "CallOptions::max_request_bytes",
+        ),
+        (
+            free,
+            client.clone().max_response_bytes(MOST),
+            "CallOptions::max_response_bytes",
+        ),
+    ];
+    for (index, (at_server, at_client, says)) in cases.into_iter().enumerate() {
+        for compression in [None, Some(Compression::lz4())] {
+            let mut at_server = at_server.clone();
+            at_server.compression = compression;
+            let mut at_client = at_client.clone();
+            if let Some(compression) = compression {
+                at_client = at_client.compression(compression);
+            }
+            let address = format!("mem://streams-bound-{index}-{}", compression.is_some());
+            let (builder, counts) = builder(&address);
+            let server = builder.method_options("streams.Streams/Echo", at_server);
+            let server = server.build().expect("a server").spawn().expect("threads");
+            let channel = Channel::lazy(server.address()).expect("a channel");
+            let client = StreamsClient::new(channel).with_options(at_client);
+            let (mut there, mut back) = client.echo();
+            there.send_wait(&number(1, 100)).expect("a short one");
+            back.wait().expect("no end").expect("an echo");
+            let sent = there.send_wait(&number(2, MOST));
+            let status: Status = match back.wait() {
+                Err(status) => status,
+                Ok(_) => panic!("{says}: it passed"),
+            };
+            for status in sent.err().iter().chain([&status]) {
+                assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+                assert!(status.message().contains(says), "{status}");
+            }
+            drop(there);
+            wait_until(|| counts.running.load(Ordering::SeqCst) == 0);
+            end(server);
+        }
+    }
+}
+
+/// Messages are converted between packing and unpacking.
+#[test]
+fn versions_of_a_schema_exchange_packed_protobuf() {
+    for compression in algorithms() {
+        let packs = MethodOptions::default().compression(compression);
+        let server = starling::Server::builder()
+            .bind(&shm_address())
+            .expect("a free name")
+            .add_service(v1::StoreServer::new(Store::default()))
+            .method_options("", packs)
+            .build()
+            .expect("a server")
+            .spawn()
+            .expect("threads");
+        let channel = Channel::lazy(server.address()).expect("a channel");
+        let options = CallOptions::default().compression(compression.min_bytes(100));
+        let client = v2::StoreClient::new(channel).with_options(options.clone());
+        block_on(exchange(client));
+        let mut endpoint = Endpoint::client(server.address()).expect("an endpoint");
+        let local = endpoint.channel(server.address()).expect("a channel");
+        let client = v2::StoreClient::new(local).with_options(options);
+        endpoint
+            .block_on(exchange(client))
+            .expect("no device fails");
+    }
+}
+
+async fn exchange<C: Caller>(client: v2::StoreClient<C>) {
+    for len in [10, 5_000, 200_000] {
+        let request = v2::PutRequest::new()
+            .with_value(&vec![7; len])
+            .with_tags(["unknown to the server"]);
+        let before = client.put(&v2::PutRequest::new()).await.expect("a size");
+        let before = before.message().size();
+        let after = client.put(&request).await.expect("through protobuf");
+        assert_eq!(after.message().size(), before + len as u64);
+        let (mut requests, mut responses) = client.put_all();
+        for count in 2..10 {
+            requests.send(&request).await.expect("room");
+            let response = responses.message().await.expect("no end");
+            let size = response.expect("a response").message().size();
+            assert_eq!(size, before + count * len as u64);
+        }
+    }
+}
