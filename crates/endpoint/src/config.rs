@@ -149,8 +149,8 @@ pub struct EndpointConfig {
     /// third if one other takes all that it may. Further requests are refused with
     /// RESOURCE_EXHAUSTED, and did not run.
     pub max_waiting: usize,
-    /// The bytes of the messages of those requests, in the same way. At least the protocol's
-    /// `max_message` and 16 KiB, default 512 MiB.
+    /// The bytes of the messages of those requests, in the same way; of a compressed one, also those that
+    /// it has when decompressed. At least the protocol's `max_message` and 16 KiB, default 512 MiB.
     pub max_waiting_bytes: usize,
     /// Reads the clock once a turn (eRPC, NSDI'19, section 5.2.2). Default on. Off: the clock is
     /// read for each datagram that arrives, to measure what that costs.

@@ -86,6 +86,12 @@ impl Payload<'_> {
         }
     }
 
+    /// Bytes of a compressed body when it is decompressed, as its header says. Zero if it is not compressed.
+    pub(crate) fn decompressed_len(&self) -> usize {
+        let compressed = header::form_of(self.fields()).1.compressed;
+        compressed.map_or(0, |body| body.len as usize)
+    }
+
     /// The message, to keep it: a large one is moved, a small one is copied into `spare`.
     pub(crate) fn into_owned(self, spare: Msgbuf) -> OwnedMessage {
         match self {

@@ -165,7 +165,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
     fn begin_waiting(&mut self, tx: &mut I::Tx, request: Request<'_>, bytes: usize) {
         let holding = Holding {
             peer: request.peer,
-            bytes,
+            bytes: bytes + request.payload.decompressed_len(),
         };
         if !self.core.pending.admits(holding) {
             return self.refuse(tx, Refusal::WaitingFull);

@@ -87,6 +87,11 @@ struct Greedy {
 impl Greedy {
     /// The raw client has made one request of the slow method, with so many bytes.
     fn new(waits: Waits, max_waiting: usize, bytes: usize) -> Self {
+        Self::with_request(waits, max_waiting, false, &vec![0; bytes - 4])
+    }
+
+    /// The raw client has made one request of the slow method, with these bytes behind its method id.
+    fn with_request(waits: Waits, max_waiting: usize, ext: bool, rest: &[u8]) -> Self {
         let mut config = EndpointConfig {
             max_waiting,
             max_waiting_bytes: MAX_WAITING_BYTES,
@@ -103,9 +108,8 @@ impl Greedy {
             raw.turn();
             pair.settle();
         }
-        let mut request = vec![0; bytes];
-        request[..4].copy_from_slice(&SLOW.to_le_bytes());
-        raw.request(session, false, &request);
+        let request = [&SLOW.to_le_bytes(), rest].concat();
+        raw.request(session, ext, &request);
         raw.turn();
         pair.settle();
         assert_eq!(pair.server.stats().requests, 1);
@@ -225,6 +229,25 @@ fn the_bytes_of_waiting_requests_are_bounded_too() {
         assert_eq!(greedy.pending(), 0);
         greedy.displace(20);
         assert_eq!(greedy.pending(), 10, "{waits:?}");
+    }
+}
+
+/// Requests of some bytes that say that they are 3,000 when decompressed.
+#[test]
+fn compressed_requests_take_the_room_of_what_they_will_be() {
+    for waits in ALL {
+        let [low, high, ..] = 3_000_u32.to_le_bytes();
+        // One field of 5 bytes, with tag 7: the algorithm, and the length.
+        let rest = [8, 0, 7, 5, 0, 3, low, high, 0, 0, 1, 2, 3, 4];
+        let mut greedy = Greedy::with_request(waits, 1000, true, &rest);
+        greedy.displace(99);
+        let unknown = usize::from(waits == Waits::Inline);
+        assert_eq!(greedy.pending(), 3 + unknown, "{waits:?}");
+        assert_eq!(greedy.refused(), 97 - unknown as u64);
+        greedy.end_all();
+        assert_eq!(greedy.pending(), 0);
+        greedy.displace(20);
+        assert_eq!(greedy.pending(), 3, "{waits:?}");
     }
 }
 
