@@ -50,6 +50,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/dynamic", &["starling"]),
     ("crates/otlp", &["starling"]),
     ("crates/sample-services", &["starling"]),
+    ("crates/tower", &["starling"]),
 ];
 
 /// Packages that stand beside or above the library: examples, benchmarks, sample services and the
