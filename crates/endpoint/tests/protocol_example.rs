@@ -517,7 +517,7 @@ fn the_document_has_the_hashes_of_paths_and_types() {
         ),
         (
             "BindResponse",
-            b"\x01\x01\x01m\x02\x01\x08\x00\x01a\x02\x0c\x00\x01b\x00",
+            b"\x01\x01\x01m\x03\x01\x08\x00\x01a\x02\x0c\x00\x01b\x03\x0d\x00\x01c\x00",
         ),
     ];
     for (name, schema) in types {

@@ -10,9 +10,9 @@ const MIN_BYTES: u32 = 1024;
 ///
 /// | algorithm | feature of this crate | what it is for |
 /// |---|---|---|
-/// | [`Compression::lz4`] | `lz4`, on by default | speed |
-/// | [`Compression::gzip`] | `gzip` | peers that have nothing else |
-/// | [`Compression::zstd`] | `zstd`, which compiles C | small results |
+/// | `Compression::lz4` | `lz4`, on by default | speed |
+/// | `Compression::gzip` | `gzip` | peers that have nothing else |
+/// | `Compression::zstd` | `zstd`, which compiles C | small results |
 ///
 /// A message is compressed by the thread that made it and decompressed by the thread that reads it. It goes as
 /// it is if it is shorter than [`Compression::min_bytes`], if it would not get shorter, or if the other end

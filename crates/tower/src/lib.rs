@@ -1,7 +1,7 @@
 //! Layers of [tower] as interceptors: for those who have some.
 //!
 //! A [`TowerInterceptor`] is a [`Layer`] around what stands behind it: further interceptors, then the transport
-//! or the handler. It goes wherever an [`Interceptor`](starling::Interceptor) goes, at channels and at servers.
+//! or the handler. It goes wherever an [`Interceptor`] goes, at channels and at servers.
 //!
 //! ```
 //! # use std::time::Duration;
