@@ -108,6 +108,13 @@ impl<'a> RequestView<'a> {
         header::form_of(self.fields)
     }
 
+    /// Bytes of the body, when it is decompressed.
+    #[inline]
+    pub fn plain_len(&self) -> usize {
+        let compressed = self.form().1.compressed;
+        compressed.map_or(self.body.len(), |body| body.len as usize)
+    }
+
     /// The metadata that the caller sent.
     #[inline]
     pub fn metadata(&self) -> MetadataView<'a> {
@@ -172,10 +179,14 @@ impl<'a> ResponseBuilder<'a> {
         self.body
     }
 
-    /// Bytes of the body so far, with the part that is sent without a copy.
+    /// Bytes of the body so far, with the part that is sent without a copy. Of a compressed one, those that it
+    /// has when it is decompressed.
     #[inline]
-    pub fn body_len(&self) -> usize {
-        self.body.len() + self.tail.as_ref().map_or(0, Bytes::len)
+    pub fn plain_len(&self) -> usize {
+        match self.extra.as_ref().and_then(|extra| extra.compressed) {
+            Some(body) => body.len as usize,
+            None => self.body.len() + self.tail.as_ref().map_or(0, Bytes::len),
+        }
     }
 
     /// Appends a part to the response that is sent without a copy. There is only one: a second one
@@ -226,6 +237,11 @@ pub struct ResponseMessage {
 }
 
 impl ResponseMessage {
+    /// Bytes of the body, when it is decompressed.
+    pub fn plain_len(&self) -> usize {
+        (self.compressed).map_or_else(|| self.body.len(), |body| body.len as usize)
+    }
+
     /// A response of these parts, as [`ResponseBuilder::into_parts`] has them.
     pub fn of_parts(
         body: Vec<u8>,

@@ -85,6 +85,12 @@ impl OwnedMessage {
         header::form_of(self.fields())
     }
 
+    /// Bytes of the body, when it is decompressed.
+    pub fn plain_len(&self) -> usize {
+        let compressed = self.form().1.compressed;
+        compressed.map_or_else(|| self.body().len(), |body| body.len as usize)
+    }
+
     /// The position in a stream, if the sender gave one.
     pub fn stream(&self) -> Option<StreamPosition> {
         header::stream_of(self.fields())

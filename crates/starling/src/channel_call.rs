@@ -12,7 +12,7 @@ use crate::channel::{Channel, ChannelBuilder};
 use crate::coding::{Bound, CallCoding, open_response};
 use crate::driver::DeadlineWaker;
 use crate::interceptor::{BoxFuture, Interceptors, call_through};
-use crate::metrics;
+use crate::metrics::{self, CallerMeasure};
 use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
 use crate::streaming::Route;
@@ -104,7 +104,7 @@ enum Progress {
     // Boxed because it is rare and large.
     Queued(Box<Queued>),
     Started(CallHandle),
-    /// The channel's interceptors make the call.
+    /// The channel's interceptors make the call, or it is measured as its caller sees it.
     Intercepted(BoxFuture<'static, CallResult>),
     /// The call was not made.
     Failed(Status),
@@ -157,14 +157,30 @@ impl RawCall {
     pub(crate) fn intercepted(
         shared: &Arc<Shared>,
         interceptors: &Interceptors,
-        call: OutgoingCall,
+        mut call: OutgoingCall,
         coding: Option<CallCoding>,
     ) -> Self {
-        if interceptors.is_empty() {
+        if interceptors.is_empty() && coding.is_none() {
+            return Self::new(shared, Operation::Call(call));
+        }
+        let measure = CallerMeasure::begin(&shared.address, &mut call);
+        if interceptors.is_empty() && measure.is_none() {
             return Self::direct(shared, call, coding.as_ref());
         }
-        let route = Route::Channel(Arc::clone(shared));
-        let call = call_through(interceptors, route, call, coding);
+        let call: BoxFuture<'static, CallResult> = match interceptors.is_empty() {
+            false => {
+                let route = Route::Channel(Arc::clone(shared));
+                call_through(interceptors, route, call, coding)
+            }
+            true => {
+                let mut call = Self::direct(shared, call, coding.as_ref());
+                Box::pin(std::future::poll_fn(move |cx| call.poll(cx)))
+            }
+        };
+        let call = match measure {
+            Some(measure) => Box::pin(measure.end_of(call)),
+            None => call,
+        };
         Self::with(shared, Progress::Intercepted(call))
     }
 

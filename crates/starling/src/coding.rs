@@ -26,7 +26,7 @@ use crate::compression::Compression;
 pub(crate) use client::{CallCoding, open_response};
 pub(crate) use fit::{Fitted, fit, packed_by};
 pub(crate) use server::MethodCoding;
-pub(crate) use stream::{coded_at_client, coded_at_server};
+pub(crate) use stream::{coded_at_client, coded_at_server, plain_len};
 
 /// The most bytes of a message that was compressed, unless its receiver has another bound.
 const MAX_DECOMPRESSED: usize = 64 << 20;

@@ -113,7 +113,41 @@ impl LocalChannel {
         let (mut call, coding) = options.outgoing(method, &self.executor.time);
         call.message.payload = prepare(request, call.message.headroom);
         let route = streaming::Route::Local(Arc::clone(connection), Arc::clone(&self.executor));
-        call_through(&self.interceptors, route, call, coding)
+        let call = call_through(&self.interceptors, route, call, coding);
+        let measured = begin_local(connection, &self.executor, method, request);
+        if measured.is_none() {
+            return call;
+        }
+        let measure = LocalMeasure::new(connection, &self.executor, method, measured);
+        Box::pin(async move { measure.end(call.await) })
+    }
+
+    /// A call of a connection that is not ready, or whose messages are compressed or bounded.
+    fn call_later<Q: Message>(
+        &self,
+        connection: &Arc<Connection>,
+        method: &'static MethodDescriptor,
+        request: &Q,
+        options: CallOptions,
+    ) -> SlowCall {
+        let (mut call, coding) = options.outgoing(method, &self.executor.time);
+        call.message.payload = prepare(request, call.message.headroom);
+        let measured = begin_local(connection, &self.executor, method, request);
+        let sealed = CallCoding::seal(coding.as_ref(), &mut call.message, true);
+        let (connection, executor) = (Arc::clone(connection), Arc::clone(&self.executor));
+        // Outside of the future, which may be dropped before it is polled.
+        let measure = LocalMeasure::new(&connection, &executor, method, measured);
+        Box::pin(async move {
+            let result = match sealed {
+                Ok(bound) => {
+                    let attempt = Attempt::First;
+                    let result = call_when_ready(&connection, &executor, call, attempt).await;
+                    open_response(result, bound)
+                }
+                Err(status) => Err(status),
+            };
+            measure.end(result)
+        })
     }
 
     fn timeout(&self, options: &CallOptions) -> Option<Duration> {
@@ -211,24 +245,7 @@ impl Caller for LocalChannel {
             timeout,
             ..options.into_owned()
         };
-        let (mut call, coding) = options.outgoing(method, &self.executor.time);
-        call.message.payload = prepare(request, call.message.headroom);
-        let measured = begin_local(connection, &self.executor, method, request);
-        let sealed = CallCoding::seal(coding.as_ref(), &mut call.message, true);
-        let (connection, executor) = (Arc::clone(connection), Arc::clone(&self.executor));
-        // Outside of the future, which may be dropped before it is polled.
-        let measure = LocalMeasure::new(&connection, &executor, method, measured);
-        let call = Box::pin(async move {
-            let result = match sealed {
-                Ok(bound) => {
-                    let attempt = Attempt::First;
-                    let result = call_when_ready(&connection, &executor, call, attempt).await;
-                    open_response(result, bound)
-                }
-                Err(status) => Err(status),
-            };
-            measure.end(result)
-        });
+        let call = self.call_later(connection, method, request, options);
         LocalCall(State::Slow { call, span })
     }
 

@@ -26,11 +26,14 @@
 //! The names and labels of calls are those of OpenTelemetry's semantic conventions for RPC: `rpc_method` is
 //! `kv.Kv/Get`, `rpc_response_status_code` is `NOT_FOUND`, `server_address` is the server's own address or what
 //! the channel was made with. A call that is made again counts once for each attempt that the endpoint takes;
-//! counters of retries and of balancing will stand here when channels have them.
+//! counters of retries and of balancing will stand here when channels have them. A call with interceptors,
+//! compression or bounds counts once, as its caller sees it: what interceptors answer counts, and sizes are those of
+//! messages that are not compressed.
 //!
 //! Messages' contents and metadata are in none of them. Memory is bounded: 4,096 series in a process, each of
 //! some kilobytes for each thread that records it. The counts of a server or channel that is gone stay.
 
+mod caller;
 mod client;
 mod local;
 mod page;
@@ -46,6 +49,7 @@ use starling_metrics::{Registry, TextWriter, Writers, write_calls};
 
 pub use starling_metrics::{CallSeries, CallTotals, HistogramTotals, SeriesKey, Side};
 
+pub(crate) use caller::CallerMeasure;
 pub(crate) use client::{CallMeasure, ClientMetrics, Measured, record_queue};
 pub(crate) use local::{LocalMeasure, begin_local, end_local};
 pub use page::MetricsPage;

@@ -222,6 +222,7 @@ impl CallOptions {
             message,
             types,
             wait_for_ready,
+            counted_by_caller: false,
         };
         (call, coding)
     }

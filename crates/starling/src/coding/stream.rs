@@ -149,6 +149,15 @@ pub(super) fn split(item: &[u8]) -> Option<(Option<CompressedBody>, &[u8])> {
     }
 }
 
+/// Bytes of a coded item, when it is decompressed. Its last part may lie elsewhere.
+pub(crate) fn plain_len(head: &[u8], tail: usize) -> usize {
+    match split(head) {
+        Some((None, body)) => body.len() + tail,
+        Some((Some(compressed), _)) => compressed.len as usize,
+        None => head.len() + tail,
+    }
+}
+
 /// A coded item.
 pub(super) fn join(compression: Option<&Compression>, head: &[u8], tail: &[u8]) -> Option<Vec<u8>> {
     let (mut item, body) = pack(compression?, head, tail, PACKED_HEADER)?;

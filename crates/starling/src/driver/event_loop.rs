@@ -314,11 +314,7 @@ impl<I: Device> EventLoop<I> {
         let (core, continuation, key) = (&mut self.core, self.continuation, entry.key());
         let made = reply.call().0.with_request(|call| {
             if let Some(metrics) = &open.connection.metrics {
-                metrics.begin(
-                    &call.message,
-                    core.raw.context().now_ns(),
-                    &reply.call().0.measure,
-                );
+                metrics.begin(call, core.raw.context().now_ns(), &reply.call().0.measure);
             }
             let session = call.types.and_then(|types| open.session(types.id));
             match session {

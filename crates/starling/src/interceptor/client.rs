@@ -122,6 +122,7 @@ impl Behind {
             message,
             types: self.types,
             wait_for_ready: self.wait_for_ready,
+            counted_by_caller: true,
         })
     }
 
@@ -226,6 +227,7 @@ pub(crate) fn call_through(
         mut message,
         types,
         wait_for_ready,
+        ..
     } = outgoing;
     let payload = std::mem::take(&mut message.payload);
     let timer = route.timer();

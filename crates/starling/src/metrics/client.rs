@@ -12,13 +12,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use starling_endpoint::{CallDescriptor, Code};
+use starling_endpoint::Code;
 use starling_metrics::{Recorder, Side, Writers};
 
 use super::recorder;
 use super::turns::{TurnRecorder, Turns};
 use crate::executor::Executor;
-use crate::plane::Operation;
+use crate::plane::{Operation, OutgoingCall};
 
 /// Places for methods of one address, a power of two.
 const PLACES: usize = 64;
@@ -109,12 +109,13 @@ impl ClientMetrics {
     }
 
     /// A driver begins a call, at this time of its endpoint's clock. A request of a stream has no measure:
-    /// the stream is measured as a whole.
-    pub(crate) fn begin(&self, call: &CallDescriptor, now_ns: u64, measure: &CallMeasure) {
-        if call.stream.is_none() {
-            let bytes = call.payload.len().saturating_sub(call.headroom);
-            let path = call.path.as_str();
-            measure.set(self.begin_call(call.method.0, path, bytes, Place::Endpoint, now_ns));
+    /// the stream is measured as a whole. Nor has a call that its caller measures.
+    pub(crate) fn begin(&self, call: &OutgoingCall, now_ns: u64, measure: &CallMeasure) {
+        if !call.counted_by_caller {
+            let message = &call.message;
+            let bytes = message.payload.len().saturating_sub(message.headroom);
+            let path = message.path.as_str();
+            measure.set(self.begin_call(message.method.0, path, bytes, Place::Endpoint, now_ns));
         }
     }
 
@@ -263,7 +264,9 @@ pub(crate) fn record_queue(
     let recorder = shared_recorder(address, call.message.path.as_str());
     let waited_ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
     recorder.record_queued(waited_ns);
-    if let Some(code) = ended {
+    if let Some(code) = ended
+        && !call.counted_by_caller
+    {
         recorder.begin();
         recorder.end(code, waited_ns);
     }

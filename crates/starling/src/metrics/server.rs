@@ -73,21 +73,21 @@ fn nanoseconds_since(begun: Instant) -> u64 {
 fn inline_elsewhere(recorder: Arc<Recorder>, mut handler: Box<UnaryFn>) -> MethodHandler {
     MethodHandler::Inline(Box::new(move |request, response| {
         let call = Running::begin(&recorder, None, 0);
-        recorder.record_request(request.body().len());
+        recorder.record_request(request.plain_len());
         let result = handler(request, response);
-        recorder.record_response(response.body_len());
+        recorder.record_response(response.plain_len());
         call.end(result)
     }))
 }
 
 fn inline(recorder: TurnRecorder, mut handler: Box<UnaryFn>) -> MethodHandler {
     MethodHandler::Inline(Box::new(move |request, response| {
-        let bytes = request.body().len();
+        let bytes = request.plain_len();
         let panicked = OnPanic(|| recorder.record(Code::Internal, bytes, 0));
         let result = handler(request, response);
         std::mem::forget(panicked);
         match &result {
-            Ok(()) => recorder.record(Code::Ok, bytes, response.body_len()),
+            Ok(()) => recorder.record(Code::Ok, bytes, response.plain_len()),
             Err(status) => recorder.record(status.code(), bytes, 0),
         }
         result
@@ -190,13 +190,13 @@ where
         let recorder = lanes.of_this_thread();
         let queued_ns = request.queued_ns();
         let call = Running::begin(recorder, None, queued_ns);
-        recorder.record_request(request.body().len());
+        recorder.record_request(request.plain_len());
         if queued_ns > 0 {
             recorder.record_queued(queued_ns);
         }
         let result = handler(request, response);
         if result.is_ok() {
-            recorder.record_response(response.body_len());
+            recorder.record_response(response.plain_len());
         }
         call.end(result)
     }))
@@ -219,14 +219,14 @@ async fn measured<T>(
 
 fn nested(recorder: Arc<Recorder>, handler: Arc<NestedFn>) -> MethodHandler {
     MethodHandler::Nested(Arc::new(move |message, call| {
-        recorder.record_request(message.body().len());
+        recorder.record_request(message.plain_len());
         let cancellation = call.cancellation.clone();
         let future = match handler(message, call) {
             Ok(future) => future,
             Err(status) => return Running::begin(&recorder, None, 0).end(Err(status)),
         };
         let response_len =
-            |response: &starling_endpoint::ResponseMessage| Some(response.body.len());
+            |response: &starling_endpoint::ResponseMessage| Some(response.plain_len());
         let future = measured(Arc::clone(&recorder), cancellation, future, response_len);
         Ok(Box::pin(future))
     }))

@@ -100,6 +100,8 @@ pub struct OutgoingCall {
     pub types: Option<&'static MethodDescriptor>,
     /// If the server cannot be reached, the call waits until it can be.
     pub wait_for_ready: bool,
+    /// The caller has the call counted, and not the endpoint: it sees other messages, or another end.
+    pub counted_by_caller: bool,
 }
 
 /// An operation that its caller waits for.

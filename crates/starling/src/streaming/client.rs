@@ -225,6 +225,7 @@ impl ClientEnd {
             message,
             types: Some(self.method),
             wait_for_ready: self.wait_for_ready && is_first,
+            counted_by_caller: true,
         }
     }
 

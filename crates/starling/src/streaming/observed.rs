@@ -1,7 +1,7 @@
 //! An end of a stream that tells an observer what passes, and when it is over.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
@@ -11,6 +11,7 @@ use starling_message::Bytes;
 use starling_stream::{Bundle, ItemSlices, Items, LENGTH};
 
 use super::StreamEnd;
+use crate::coding::plain_len;
 use crate::plane::Waiting;
 
 /// What an end of a stream tells. The end of the stream may be told more than once; the first one counts.
@@ -40,6 +41,7 @@ pub(crate) fn observed_end(
         end,
         observer,
         room: AtomicUsize::new(0),
+        codes: AtomicBool::new(false),
     })
 }
 
@@ -48,6 +50,29 @@ struct ObservedEnd<O: StreamObserver> {
     observer: O,
     /// Bytes in front of the items of a bundle, once there is one.
     room: AtomicUsize,
+    /// The items that are sent say how they are compressed.
+    codes: AtomicBool,
+}
+
+impl<O: StreamObserver> ObservedEnd<O> {
+    fn handle_sent(&self, head: &[u8], tail: Option<&Bytes>) {
+        let tail = tail.map_or(0, Bytes::len);
+        self.observer
+            .handle_sent(match self.codes.load(Ordering::Relaxed) {
+                true => plain_len(head, tail),
+                false => head.len() + tail,
+            });
+    }
+
+    fn handle_taken(&self, items: &Items) {
+        let is_coded = self.end.is_coded();
+        for item in items.slices() {
+            self.observer.handle_taken(match is_coded {
+                true => plain_len(item, 0),
+                false => item.len(),
+            });
+        }
+    }
 }
 
 /// The bytes of a bundle's items. The last part of the last one may be held by reference.
@@ -85,16 +110,14 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
     ) -> Poll<Result<(), Box<Status>>> {
         let pushed = self.end.poll_push(cx, waiting, head, tail);
         if let Poll::Ready(Ok(())) = &pushed {
-            self.observer
-                .handle_sent(head.len() + tail.map_or(0, Bytes::len));
+            self.handle_sent(head, tail);
         }
         pushed
     }
 
     fn push(&self, head: &[u8], tail: Option<&Bytes>, is_last: bool) -> Result<(), Status> {
         self.end.push(head, tail, is_last)?;
-        self.observer
-            .handle_sent(head.len() + tail.map_or(0, Bytes::len));
+        self.handle_sent(head, tail);
         Ok(())
     }
 
@@ -147,11 +170,7 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
     ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
         let next = self.end.poll_items(cx, waiting);
         match &next {
-            Poll::Ready(Ok(Some((items, _)))) => {
-                for item in items.slices() {
-                    self.observer.handle_taken(item.len());
-                }
-            }
+            Poll::Ready(Ok(Some((items, _)))) => self.handle_taken(items),
             Poll::Ready(Ok(None)) => self.observer.handle_end(Code::Ok),
             Poll::Ready(Err(status)) => self.observer.handle_end(status.code()),
             Poll::Pending => {}
@@ -195,6 +214,7 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
     }
 
     fn code_items(&self) {
+        self.codes.store(true, Ordering::Relaxed);
         self.end.code_items();
     }
 

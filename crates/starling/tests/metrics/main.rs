@@ -1,5 +1,6 @@
 //! Metrics: what is counted of calls of all kinds, at both ends, and how it is shown.
 
+mod callers;
 #[path = "../common/mod.rs"]
 mod common;
 mod page;
