@@ -10,7 +10,7 @@
 //! | no reminders in comments | what is missing is an issue, or is done now |
 //! | no test is ignored | it rots; a test that cannot run says so and is counted |
 //! | `unsafe` is allowed in the packages of [`text::UNSAFE_PACKAGES`] and in `tests` folders only | reviewers look for it there |
-//! | the protocol has no clock, socket, thread, file or random source | its runs are the same for the same input |
+//! | the protocol and the balancing decisions have no clock, socket, thread, file or random source | their runs are the same for the same input |
 //! | a crate depends only on the crates that [`layers`] gives it | a boundary that nobody checks does not last |
 //! | no word stands in the code that the glossary replaces | one word for one thing |
 //!

@@ -17,6 +17,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/prefetch", &[]),
     ("xtask", &[]),
     ("crates/call", &["msgbuf"]),
+    ("crates/balance", &["call"]),
     ("crates/handoff", &["prefetch"]),
     ("crates/message", &["msgbuf"]),
     ("crates/metrics", &["call"]),
