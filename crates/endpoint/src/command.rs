@@ -39,7 +39,8 @@ impl<R> Core<R> {
                     }
                     Err(not_made) => {
                         let mut status = Status::from(not_made.error);
-                        if not_made.error == CallError::SessionOver {
+                        let is_unsent = [CallError::SessionOver, CallError::Draining];
+                        if is_unsent.contains(&not_made.error) {
                             status = unsent(not_made.message).attach_to(status);
                         } else {
                             self.keep(not_made.message);

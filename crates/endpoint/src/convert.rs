@@ -46,6 +46,7 @@ pub(crate) fn device_refusal(why: PeerRefusal) -> DeviceRefusal {
 pub(crate) fn prefix_of(header: HeaderSize) -> Prefix {
     Prefix {
         ext: header.extended,
+        continues: header.continues_stream,
         len: header.len,
     }
 }

@@ -345,6 +345,10 @@ impl<R> Core<R> {
     pub(crate) fn handle_event(&mut self, event: Event) -> Option<starling_proto::PeerId> {
         match event {
             Event::Connected { session } => self.sessions.set_connected(session),
+            Event::SessionDraining { session } => {
+                self.stats.sessions_draining += 1;
+                self.sessions.set_draining(session);
+            }
             Event::SessionEnded { session, error } => {
                 self.stats.sessions_ended += 1;
                 self.sessions.set_ended(session, error);

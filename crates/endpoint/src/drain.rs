@@ -16,8 +16,8 @@ const QUIET_CHECK_NS: u64 = QUIET_NS / 10;
 const LINGER_MAX_NS: u64 = 1_000_000_000;
 
 impl<I: PacketIo, C: Clock> Endpoint<I, C> {
-    /// Begins to shut down: sessions and requests that arrive from now on are refused with
-    /// UNAVAILABLE, so that their callers go elsewhere. Pending requests are still answered.
+    /// Begins to shut down: sessions and requests that arrive from now on are refused, so that their callers
+    /// go elsewhere. The clients are told, so that they make no more. Pending requests are still answered.
     pub fn start_drain(&mut self) {
         self.parts.core.draining = true;
         self.parts.core.proto.drain();
@@ -56,7 +56,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let finished = self.run_until_ns(until_ns, None, Self::is_drained)?;
         let quiet_until_ns = until_ns.min(self.parts.core.now_ns.saturating_add(LINGER_MAX_NS));
         self.run_until_ns(quiet_until_ns, Some(QUIET_CHECK_NS), |endpoint| {
-            !endpoint.parts.core.proto.has_undelivered(QUIET_NS)
+            let proto = &endpoint.parts.core.proto;
+            proto.is_left() && !proto.has_undelivered(QUIET_NS)
         })?;
         for session in self.parts.core.sessions.alive() {
             self.close(session);

@@ -12,6 +12,9 @@ pub enum CallError {
     /// The session is over or never was.
     #[error("the session is over: connect again")]
     SessionOver,
+    /// The server is shutting down. It takes what continues a stream, and no new calls.
+    #[error("the server is shutting down: call elsewhere, or wait for it to come back")]
+    Draining,
     /// Too many calls wait on this session.
     #[error("the session's queue is full: the server is slower than its caller; call less often")]
     QueueFull,
@@ -61,6 +64,7 @@ impl From<NotMadeReason> for CallError {
     fn from(reason: NotMadeReason) -> Self {
         match reason {
             NotMadeReason::UnknownSession => Self::SessionOver,
+            NotMadeReason::Draining => Self::Draining,
             NotMadeReason::QueueFull => Self::QueueFull,
             NotMadeReason::TooLarge { len, max } => Self::TooLarge { len, max },
         }
@@ -71,7 +75,7 @@ impl From<CallError> for Status {
     fn from(error: CallError) -> Self {
         let text = error.to_string();
         let status = match error {
-            CallError::SessionOver => Status::unavailable(text),
+            CallError::SessionOver | CallError::Draining => Status::unavailable(text),
             CallError::QueueFull | CallError::TooLarge { .. } | CallError::TooManyCalls { .. } => {
                 Status::resource_exhausted(text)
             }
@@ -163,6 +167,7 @@ pub(crate) fn status_of_failure(peer: &str, error: RequestError, may_have_run: b
                 Rejection::TooLarge | Rejection::NoMemory => {
                     Status::resource_exhausted(text).with_not_run()
                 }
+                Rejection::Draining => Status::unavailable(text).with_not_run(),
                 Rejection::ResponseExpired | Rejection::Other(_) => Status::unknown(text),
                 Rejection::Malformed => Status::internal(text).with_not_run(),
             }

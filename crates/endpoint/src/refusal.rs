@@ -14,8 +14,6 @@ pub(crate) enum Refusal {
     Malformed(HeaderError),
     /// It would be answered too late.
     NotAdmitted(NotAdmitted),
-    /// The endpoint is shutting down.
-    Draining,
     /// No handler is registered for the method.
     UnknownMethod(MethodId),
     /// It would wait outside its handler, where too many of all, or of its client, wait already.
@@ -33,11 +31,6 @@ impl Refusal {
                     .with_not_run()
             }
             Self::NotAdmitted(why) => not_admitted(stats, why),
-            Self::Draining => {
-                stats.refused_draining += 1;
-                let text = "the server is shutting down; the call did not run, call elsewhere";
-                Status::unavailable(text).with_not_run()
-            }
             Self::UnknownMethod(method) => {
                 stats.unknown_method += 1;
                 Status::unimplemented(format!(

@@ -16,6 +16,7 @@ use crate::payload::{Payload, PayloadBytes};
 use crate::refusal::Refusal;
 use crate::room::Holding;
 use crate::server::{Answer, Reply, ReplyOutcome, Request, RequestInfo};
+use crate::sink::Sink;
 use crate::timers::NEVER;
 use crate::workers::{Job, WorkerHandler};
 
@@ -118,7 +119,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         }
         // A stream that has begun is a call in progress.
         if self.core.draining && !admitted.continues_stream {
-            return self.refuse(tx, Refusal::Draining);
+            return self.refuse_draining(tx);
         }
         let length = bytes.as_slice().len();
         let request = Request {
@@ -223,6 +224,16 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         let (core, reply) = (&mut self.core, &mut self.tables.reply);
         let status = refusal.into_status(&mut core.stats);
         core.answer_status(tx, reply.id, &mut reply.answer, &status);
+    }
+
+    /// Refuses a request because the endpoint is shutting down. The client gets its message back.
+    #[cold]
+    fn refuse_draining(&mut self, tx: &mut I::Tx) {
+        let core = &mut self.core;
+        core.stats.refused_draining += 1;
+        if !(core.proto).refuse(self.tables.reply.id, &mut Sink(tx)) {
+            core.stats.stale_responses += 1;
+        }
     }
 
     /// Answers a request whose handler did not simply succeed.

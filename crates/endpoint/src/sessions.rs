@@ -14,6 +14,8 @@ pub enum SessionState {
     Connecting,
     /// Open.
     Connected,
+    /// Open, and its server shuts down: it takes what continues a stream, and no new calls.
+    Draining,
     /// Over, with the reason.
     Ended(SessionError),
 }
@@ -43,6 +45,12 @@ impl Sessions {
     pub(crate) fn set_connected(&mut self, session: SessionId) {
         if let Some(record) = self.records.get_mut(&session) {
             record.state = SessionState::Connected;
+        }
+    }
+
+    pub(crate) fn set_draining(&mut self, session: SessionId) {
+        if let Some(record) = self.records.get_mut(&session) {
+            record.state = SessionState::Draining;
         }
     }
 

@@ -52,6 +52,8 @@ pub struct Stats {
     /// Client sessions that ended, in any way; [`SessionState`](crate::SessionState) has the
     /// reason.
     pub sessions_ended: u64,
+    /// Client sessions whose server began to shut down.
+    pub sessions_draining: u64,
 }
 
 impl Stats {
@@ -61,7 +63,7 @@ impl Stats {
     }
 
     /// All counts, by the names of the fields.
-    pub fn counts(&self) -> [(&'static str, u64); 23] {
+    pub fn counts(&self) -> [(&'static str, u64); 24] {
         macro_rules! named {
             ($($field:ident),*) => {{
                 let Self { $($field),* } = *self;
@@ -91,7 +93,8 @@ impl Stats {
             abandoned,
             panics,
             stalls,
-            sessions_ended
+            sessions_ended,
+            sessions_draining
         )
     }
 }

@@ -9,7 +9,8 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use common::{Pair, TestEndpoint, code, endpoint, metadata, ms, pass, settle};
 use parking_lot::Mutex;
 use starling_endpoint::{
-    CallOptions, Code, Context, DeferredReply, Handler, MethodId, SessionId, Status, WorkerConfig,
+    CallError, CallOptions, Code, Context, DeferredReply, Handler, MethodId, SessionId,
+    SessionState, Status, StreamPosition, WorkerConfig, unsent_message,
 };
 
 /// Keeps the replies of method 1.
@@ -496,6 +497,57 @@ fn a_future_that_waits_for_its_caller_to_give_up_is_woken() {
     pair.settle();
     assert_eq!(*heard.lock(), Some(Code::Cancelled));
     assert_eq!(pair.server.requests_pending(), 0);
+}
+
+#[test]
+fn a_client_of_a_server_that_shuts_down_gets_its_calls_back() {
+    let mut pair = Pair::new();
+    let kept = keep_replies(&mut pair);
+    pair.call(1, b"runs", 0);
+    pair.settle();
+    let early = CallOptions::default();
+    // On its way when the server begins to shut down.
+    pair.call(1, b"late", 1);
+    pair.client.poll().unwrap();
+    pair.server.start_drain();
+    pair.settle();
+    let mut status = pair.one_end().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(!status.may_have_run());
+    let unsent = unsent_message(&mut status).expect("it is to be made elsewhere");
+    assert_eq!(&unsent.head()[early.header_len()..], b"late");
+    assert_eq!(pair.server.stats().refused_draining, 1);
+
+    // From then on the client makes none.
+    let state = pair.client.session_state(pair.session);
+    assert_eq!(state, Some(SessionState::Draining));
+    assert_eq!(pair.client.stats().sessions_draining, 1);
+    let method = MethodId(1);
+    let options = CallOptions {
+        stream: Some(StreamPosition::default()),
+        ..CallOptions::default()
+    };
+    for new in [&early, &options] {
+        let made = pair
+            .client
+            .call(pair.session, method, new, |_| {}, pair.collect, 2);
+        assert_eq!(made.err(), Some(CallError::Draining));
+    }
+    // What a stream goes on with is no new call.
+    let position = StreamPosition {
+        number: 1,
+        ..StreamPosition::default()
+    };
+    let options = CallOptions {
+        stream: Some(position),
+        ..CallOptions::default()
+    };
+    pair.client
+        .call(pair.session, method, &options, |_| {}, pair.collect, 3)
+        .unwrap();
+    pair.settle();
+    assert_eq!(kept.lock().len(), 2);
+    assert_eq!(pair.server.stats().refused_draining, 1);
 }
 
 #[test]

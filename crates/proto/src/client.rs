@@ -2,6 +2,7 @@
 //!
 //! Only this side keeps timers and decides what is sent again, as in eRPC (NSDI'19, section 5).
 
+mod draining;
 mod frames;
 mod group;
 mod lifecycle;
@@ -22,8 +23,8 @@ use crate::table::{Place, Table};
 use crate::wheel::Wheel;
 use crate::wire::MIN_DATAGRAM;
 use crate::{
-    Cancelled, ConnectError, Event, FrameSink, NotMadeReason, PeerId, Prefix, RequestError,
-    RequestNotMade, RequestNumber, SessionError, SessionId, SinkError, Tag,
+    Cancelled, ConnectError, Event, FrameSink, NotMadeReason, PeerId, Prefix, Rejection,
+    RequestError, RequestNotMade, RequestNumber, SessionError, SessionId, SinkError, Tag,
 };
 use group::Groups;
 use session::{ClientSession, Queued, SendOutcome, State};
@@ -50,6 +51,10 @@ pub(crate) struct Client {
     searched: (u64, usize),
     /// Peers that have not answered since this endpoint was away for long.
     suspected: Vec<PeerId>,
+    /// There are suspected or draining peers.
+    has_rare_work: bool,
+    /// Peers that have said in this turn that they shut down, to be answered.
+    draining: Vec<PeerId>,
     groups: Groups,
     /// Scratch of `flush`.
     due: Vec<u32>,
@@ -66,6 +71,8 @@ impl Client {
             connecting: VecDeque::new(),
             searched: (0, 0),
             suspected: Vec::new(),
+            has_rare_work: false,
+            draining: Vec::new(),
             groups: Groups::new(),
             due: Vec::new(),
         }
@@ -199,6 +206,9 @@ impl Client {
             Some(session) if session.state != State::Closing => session,
             _ => return Err(not_made(message, NotMadeReason::UnknownSession)),
         };
+        if session.draining && !prefix.continues {
+            return Err(not_made(message, NotMadeReason::Draining));
+        }
         let len = prefix.body_len(message.len());
         let max = session.max_message as usize;
         if len > max {
@@ -338,7 +348,7 @@ impl Client {
             tag,
             request,
             error,
-            may_have_run: true,
+            may_have_run: error != RequestError::Rejected(Rejection::Draining),
         });
         self.send_queued(shared, now, id, sink);
     }

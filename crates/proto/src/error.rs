@@ -110,6 +110,9 @@ pub enum Rejection {
          memory: raise response_retention_ns or retained_bytes there"
     )]
     ResponseExpired,
+    /// The server is shutting down. Nothing was run: it is safe to try elsewhere.
+    #[error("the server is shutting down; the request was not run: go elsewhere")]
+    Draining,
     /// The fragments contradict each other.
     #[error("the server finds the request's fragments malformed: use one release on both ends")]
     Malformed,
@@ -128,6 +131,7 @@ impl Rejection {
             Self::NoMemory => 2,
             Self::ResponseExpired => 3,
             Self::Malformed => 4,
+            Self::Draining => 5,
             Self::Other(code) => code,
         }
     }
@@ -138,6 +142,7 @@ impl Rejection {
             2 => Self::NoMemory,
             3 => Self::ResponseExpired,
             4 => Self::Malformed,
+            5 => Self::Draining,
             other => Self::Other(other),
         }
     }
@@ -229,6 +234,9 @@ pub enum NotMadeReason {
     /// The session is over, or never was.
     #[error("the session is over: connect again")]
     UnknownSession,
+    /// The server is shutting down, and takes only what continues something that it has begun.
+    #[error("the server is shutting down: go elsewhere, or wait for it to come back")]
+    Draining,
     /// The queue behind the slots is full: the caller is faster than the server.
     #[error(
         "the session's queue is full, the server is slower than its caller: \
@@ -319,6 +327,12 @@ pub struct Cancelled {
 pub enum Event {
     /// The session is open. Requests that were queued on it are sent.
     Connected {
+        /// Which.
+        session: SessionId,
+    },
+    /// The server of the session shuts down: it takes no new requests, but for those that continue something
+    /// ([`Prefix::continues`](crate::Prefix::continues)).
+    SessionDraining {
         /// Which.
         session: SessionId,
     },

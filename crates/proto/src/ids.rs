@@ -78,6 +78,9 @@ impl SessionId {
 pub struct Prefix {
     /// The extension bit, carried for the layer above.
     pub ext: bool,
+    /// The request belongs to something that the server has begun, so a server that shuts down takes it. Means
+    /// nothing in a response.
+    pub continues: bool,
     /// Bytes of the prefix, at most [`Prefix::MAX`].
     pub len: u16,
 }
@@ -87,7 +90,11 @@ impl Prefix {
     pub const MAX: u16 = 16 << 10;
 
     /// No prefix.
-    pub const NONE: Self = Self { ext: false, len: 0 };
+    pub const NONE: Self = Self {
+        ext: false,
+        continues: false,
+        len: 0,
+    };
 
     /// Bytes of the body of a message of `len` bytes.
     pub(crate) fn body_len(self, len: usize) -> usize {

@@ -31,6 +31,10 @@ pub(crate) struct Peer {
     pub(crate) server_sessions: u32,
     /// Where it is, while it has server sessions.
     pub(crate) origin: OriginId,
+    /// As a server: it has said that it shuts down.
+    pub(crate) is_draining: bool,
+    /// As a client of this endpoint, which shuts down: it has said that it makes no new requests.
+    pub(crate) has_left: bool,
 }
 
 #[derive(Debug, Default)]
@@ -80,6 +84,8 @@ impl Peers {
                 client_sessions: 0,
                 server_sessions: 0,
                 origin: OriginId::NONE,
+                is_draining: false,
+                has_left: false,
             };
             self.list.resize(index + 1, nobody);
         }
@@ -90,6 +96,8 @@ impl Peers {
             peer.pinged_at = now;
             peer.unanswered = 0;
             peer.awaited_pong = 0;
+            peer.is_draining = false;
+            peer.has_left = false;
         }
         match role {
             Role::Client => peer.client_sessions += 1,
@@ -171,6 +179,10 @@ impl Peers {
 impl Peer {
     /// The peer is incarnation `token` from now on; returns the former incarnation.
     pub(crate) fn become_incarnation(&mut self, token: u32) -> u32 {
+        if self.token != token {
+            self.is_draining = false;
+            self.has_left = false;
+        }
         std::mem::replace(&mut self.token, token)
     }
 }

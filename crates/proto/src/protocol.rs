@@ -442,6 +442,9 @@ impl Protocol {
         self.client.ping(&mut self.shared, now, sink);
         self.server.drop_silent(&mut self.shared, now);
         self.server.check_idle(&mut self.shared, now, sink);
+        if self.server.draining {
+            self.server.announce_drain(&mut self.shared, sink);
+        }
     }
 
     /// When [`Protocol::flush`] must be called next, even if nothing arrives. `None`: never.
@@ -513,10 +516,25 @@ impl Protocol {
         self.server.drop_peer(&mut self.shared, peer);
     }
 
-    /// Refuses new sessions from now on. Open sessions go on.
+    /// Begins to shut down: refuses new sessions, and tells the clients from the next flush on that they are to
+    /// make no new requests. Open sessions go on. The caller refuses new requests with [`Protocol::refuse`].
     pub fn drain(&mut self) {
         self.server.draining = true;
         self.shared.fast_path = false;
+        self.shared.ask_flush();
+        self.next_tick = self.next_tick.min(self.shared.last_turn);
+    }
+
+    /// Whether all clients have said, after [`Protocol::drain`], that they have no request outstanding here and
+    /// make no new ones.
+    pub fn is_left(&self) -> bool {
+        self.server.is_left(&self.shared)
+    }
+
+    /// Refuses a request that was handed over, because this endpoint shuts down. The client learns that it did
+    /// not run. False: no client waits for it any more.
+    pub fn refuse<S: FrameSink>(&mut self, id: RequestId, sink: &mut S) -> bool {
+        self.server.refuse(&mut self.shared, id, sink)
     }
 
     /// Whether a client may still want a response, or more of one. For an endpoint that is about to

@@ -4,6 +4,7 @@
 
 mod claimed;
 mod credits;
+mod draining;
 mod fragments;
 mod handshake;
 mod report;
@@ -57,6 +58,8 @@ pub(crate) struct Server {
     pub(crate) draining: bool,
     /// Peers below this number were told that this endpoint is shut down.
     announced_to: u32,
+    /// The peer that found the device full when clients were last told that this endpoint shuts down.
+    drain_announced_to: u32,
     /// The requests that workers have claimed, if workers claim any.
     claims: Option<Arc<Claims>>,
 }
@@ -76,6 +79,7 @@ impl Server {
             retention_queue: VecDeque::new(),
             draining: false,
             announced_to: 0,
+            drain_announced_to: 0,
             claims: None,
         }
     }
@@ -194,6 +198,7 @@ impl Server {
                 session.push_reject(index, number, Rejection::ResponseExpired, sink);
             }
             Phase::GivenUp => session.push_reject(index, number, Rejection::NoMemory, sink),
+            Phase::Refused => session.push_reject(index, number, Rejection::Draining, sink),
         }
     }
 

@@ -12,6 +12,9 @@
 //!    └────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
+//! A server that shuts down says so while the session is open. The session then carries on the streams that have
+//! begun, and takes no new calls.
+//!
 //! A host name stands for several addresses, the targets. A target that refuses or does not answer is
 //! followed by the next one.
 //!
@@ -67,17 +70,6 @@ enum Phase {
     },
 }
 
-impl Phase {
-    fn channel_state(&self) -> ChannelState {
-        match self {
-            Self::Idle => ChannelState::Idle,
-            Self::Resolving | Self::Wanted | Self::Opening(_) => ChannelState::Connecting,
-            Self::Open(_) => ChannelState::Ready,
-            Self::Down { .. } => ChannelState::TransientFailure,
-        }
-    }
-}
-
 /// How messages of a method are encoded in the current session.
 #[derive(Clone, Debug)]
 enum Binding {
@@ -93,6 +85,8 @@ struct State {
     phase: Phase,
     /// A call failed as if the session had ended.
     suspected: bool,
+    /// The session is open, and its server shuts down.
+    draining: bool,
     failures: u32,
     /// Where to open a session: at the first now, at the others if that fails.
     targets: VecDeque<String>,
@@ -176,6 +170,7 @@ impl Connection {
             state: Mutex::new(State {
                 phase: Phase::Idle,
                 suspected: false,
+                draining: false,
                 failures: 0,
                 targets: VecDeque::new(),
                 failed_targets: Vec::new(),
@@ -194,7 +189,7 @@ impl Connection {
 
     /// Where it stands.
     pub(crate) fn state(&self) -> ChannelState {
-        self.state.lock().phase.channel_state()
+        self.state.lock().channel_state()
     }
 
     /// Publishes its state to other threads from now on.
@@ -217,12 +212,15 @@ impl Connection {
         state
     }
 
-    /// The session and the encoding, if a call of this method can be made now.
+    /// The session and the encoding, if a call of this method can be made now. `continues`: it is one of a
+    /// stream that has begun.
     #[inline]
-    pub(crate) fn ready(&self, method: u32) -> Option<(SessionId, Encoding)> {
+    pub(crate) fn ready(&self, method: u32, continues: bool) -> Option<(SessionId, Encoding)> {
         let state = self.state.lock();
         match (&state.phase, state.bindings.get(&method)) {
-            (Phase::Open(session), Some(Binding::Bound(encoding))) if !state.suspected => {
+            (Phase::Open(session), Some(Binding::Bound(encoding)))
+                if state.is_usable(continues) =>
+            {
                 Some((*session, *encoding))
             }
             _ => None,
@@ -264,15 +262,16 @@ impl Connection {
     }
 
     /// Waits until a call of this method can be made. A method whose types are not known here goes in
-    /// protobuf. `wait_for_ready` has it wait out failures.
+    /// protobuf. `wait_for_ready` has it wait out failures. `continues`: it is one of a stream that has begun.
     pub(crate) async fn prepare(
         self: &Arc<Self>,
         method: Option<&'static MethodDescriptor>,
         wait_for_ready: bool,
+        continues: bool,
     ) -> Result<(SessionId, Encoding), Status> {
         let mut lost = false;
         loop {
-            let session = self.open(wait_for_ready).await?;
+            let session = self.open_for(wait_for_ready, continues).await?;
             let Some(method) = method else {
                 return Ok((session, Encoding::Protobuf));
             };
@@ -293,16 +292,31 @@ impl Connection {
         }
     }
 
-    /// Waits for an open session.
+    /// Waits for an open session that takes new calls.
     pub(crate) async fn open(self: &Arc<Self>, wait_for_ready: bool) -> Result<SessionId, Status> {
+        self.open_for(wait_for_ready, false).await
+    }
+
+    async fn open_for(
+        self: &Arc<Self>,
+        wait_for_ready: bool,
+        continues: bool,
+    ) -> Result<SessionId, Status> {
         let mut tried = false;
         loop {
-            let (phase, suspected, version) = {
+            let (phase, is_usable, is_draining, version) = {
                 let state = self.state.lock();
-                (state.phase.clone(), state.suspected, self.version())
+                let is_draining = state.draining && !state.suspected;
+                (
+                    state.phase.clone(),
+                    state.is_usable(continues),
+                    is_draining,
+                    self.version(),
+                )
             };
             match phase {
-                Phase::Open(session) if !suspected => return Ok(session),
+                Phase::Open(session) if is_usable => return Ok(session),
+                Phase::Open(_) if is_draining && !wait_for_ready => return Err(self.draining()),
                 Phase::Open(_) | Phase::Resolving | Phase::Wanted | Phase::Opening(_) => {
                     tried = true;
                     self.wait_for_change(version).await;
@@ -433,6 +447,15 @@ impl Connection {
         self.notify();
     }
 
+    #[cold]
+    fn draining(&self) -> Status {
+        Status::unavailable(format!(
+            "{}: the server is shutting down; the call did not run, call elsewhere",
+            self.address
+        ))
+        .with_not_run()
+    }
+
     fn down_status(&self, state: &State) -> Status {
         match &state.phase {
             Phase::Down { error, .. } => error.clone(),
@@ -479,14 +502,15 @@ impl Connection {
     pub(crate) fn handle_state(&self, session_state: Option<SessionState>) {
         let mut state = self.change();
         state.suspected = false;
+        state.draining = session_state == Some(SessionState::Draining);
         let mut failure = None;
         match (session_state, &state.phase) {
             (Some(SessionState::Connecting), _) => return,
-            (Some(SessionState::Connected), Phase::Opening(session)) => {
+            (Some(SessionState::Connected | SessionState::Draining), Phase::Opening(session)) => {
                 state.phase = Phase::Open(*session);
                 state.failures = 0;
             }
-            (Some(SessionState::Connected), _) => {}
+            (Some(SessionState::Connected | SessionState::Draining), _) => {}
             (Some(SessionState::Ended(error)), Phase::Opening(_)) => {
                 let target = state.targets.front();
                 let target = target.map_or(self.address.as_str(), String::as_str);
@@ -542,7 +566,7 @@ impl Connection {
     fn notify(&self) {
         let mut state = self.state.lock();
         if let Some(published) = &state.published {
-            published.set(state.phase.channel_state());
+            published.set(state.channel_state());
         }
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);
@@ -562,6 +586,22 @@ impl Connection {
             Poll::Pending
         })
         .await;
+    }
+}
+
+impl State {
+    fn channel_state(&self) -> ChannelState {
+        match self.phase {
+            Phase::Idle => ChannelState::Idle,
+            Phase::Resolving | Phase::Wanted | Phase::Opening(_) => ChannelState::Connecting,
+            Phase::Open(_) if !self.draining => ChannelState::Ready,
+            Phase::Open(_) | Phase::Down { .. } => ChannelState::TransientFailure,
+        }
+    }
+
+    /// Whether an open session takes a call.
+    fn is_usable(&self, continues: bool) -> bool {
+        !self.suspected && (!self.draining || continues)
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Core<I: Device> {
     /// If metrics are enabled.
     turn_ends: Option<TurnEnds>,
     queue: Arc<PollQueue>,
-    /// Client sessions of the endpoint that had ended when the connections were last polled.
+    /// Client sessions of the endpoint that had ended, or begun to drain, when the connections were last polled.
     ended_seen: u64,
     woken: Arc<Woken>,
 }
@@ -123,7 +123,8 @@ impl<I: Device> Core<I> {
     fn poll_connections(&mut self) -> bool {
         // Not the protocol's count of sessions: the protocol drops a session before the endpoint
         // hears of it.
-        let ended = self.raw.stats().sessions_ended;
+        let stats = self.raw.stats();
+        let ended = stats.sessions_ended + stats.sessions_draining;
         if ended == self.ended_seen && self.queue.is_empty() {
             return false;
         }

@@ -204,7 +204,7 @@ impl Caller for LocalChannel {
             let call = self.call_through(connection, method, request, &options);
             return LocalCall(State::Slow { call, span });
         }
-        if let Some((session, Encoding::Native)) = connection.ready(method.id)
+        if let Some((session, Encoding::Native)) = connection.ready(method.id, false)
             && options.messages.is_none()
         {
             let origin = Origin {

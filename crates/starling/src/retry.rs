@@ -38,9 +38,10 @@ pub(crate) async fn call_when_ready(
 ) -> CallResult {
     let mut call = call;
     let mut accepts_unknown = true;
+    let continues = (call.message.stream).is_some_and(|position| position.number != 0);
     loop {
         let now = || executor.time.now();
-        let ready = connection.prepare(call.types, call.wait_for_ready);
+        let ready = connection.prepare(call.types, call.wait_for_ready, continues);
         let left = call.message.remaining(now);
         let ready = within(&executor.local, left, connection, ready).await;
         // Whatever failed, it was not this call: not even the call that asks for the schema.

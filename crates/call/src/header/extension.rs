@@ -16,6 +16,8 @@ pub(super) const LENGTH_LEN: usize = 2;
 pub struct HeaderSize {
     /// Whether there is an extension. The session protocol carries this bit.
     pub extended: bool,
+    /// Whether it is that of a request of a stream that has begun.
+    pub continues_stream: bool,
     /// Bytes.
     pub len: u16,
 }
@@ -24,6 +26,7 @@ impl HeaderSize {
     /// No header: that of a plain response.
     pub const NONE: Self = Self {
         extended: false,
+        continues_stream: false,
         len: 0,
     };
 }

@@ -128,6 +128,7 @@ impl CallOptions {
         if self.is_plain() {
             return HeaderSize {
                 extended: false,
+                continues_stream: false,
                 len: METHOD_LEN as u16,
             };
         }
@@ -207,6 +208,7 @@ fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions, now_ns: u64) 
     debug_assert_eq!(out.len() - start, length);
     HeaderSize {
         extended: true,
+        continues_stream: options.stream.is_some_and(|position| position.number != 0),
         len: (REQUEST_FIELDS_AT + length) as u16,
     }
 }

@@ -136,6 +136,7 @@ impl ResponseParts<'_> {
         out[start..start + LENGTH_LEN].copy_from_slice(&(length as u16).to_le_bytes());
         HeaderSize {
             extended: true,
+            continues_stream: false,
             len: (LENGTH_LEN + length) as u16,
         }
     }

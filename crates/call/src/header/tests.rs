@@ -36,6 +36,7 @@ fn a_plain_request_costs_four_bytes_and_a_plain_response_none() {
         prefix,
         HeaderSize {
             extended: false,
+            continues_stream: false,
             len: 4
         }
     );
@@ -54,6 +55,7 @@ fn the_bytes_of_a_full_request_header() {
         prefix,
         HeaderSize {
             extended: true,
+            continues_stream: true,
             len: 79
         }
     );

@@ -105,7 +105,17 @@ impl Raw {
         let message = Msgbuf::from_vec(bytes.to_vec());
         let sink = &mut Sink(self.io.split().1, &mut self.sent);
         self.protocol
-            .request(now, session, message, Prefix { ext, len: 0 }, 0, sink)
+            .request(
+                now,
+                session,
+                message,
+                Prefix {
+                    ext,
+                    ..Prefix::NONE
+                },
+                0,
+                sink,
+            )
             .unwrap();
     }
 
@@ -136,7 +146,16 @@ impl Raw {
                         let mut message = Msgbuf::from_vec(bytes);
                         let sink = &mut Sink(&mut *tx, &mut self.sent);
                         self.protocol
-                            .respond(now, id, &mut message, Prefix { ext, len: 0 }, sink)
+                            .respond(
+                                now,
+                                id,
+                                &mut message,
+                                Prefix {
+                                    ext,
+                                    ..Prefix::NONE
+                                },
+                                sink,
+                            )
                             .unwrap();
                     }
                     Incoming::Cancelled { .. } => {}

@@ -85,13 +85,21 @@ impl Client {
             session.suspected = true;
             session.ready = false;
         }
+        let mut is_draining = false;
         if let Some(entry) = shared.peers.get_mut(peer) {
             entry.newest = id;
+            is_draining = entry.is_draining;
+        }
+        if !session.is_member() {
+            shared.events.push_back(Event::Connected { session: id });
+        }
+        if is_draining {
+            // This accept has overtaken, or was overtaken by, the word that the server shuts down.
+            session.begin_draining(shared);
         }
         if session.is_member() {
             return self.handle_member_open(shared, now, id, sink);
         }
-        shared.events.push_back(Event::Connected { session: id });
         self.fail_too_large(shared, id);
         self.send_queued(shared, now, id, sink);
         let session = self.sessions.get_mut(id).expect("just found");
@@ -206,6 +214,7 @@ impl Client {
             && entry.token == reset.token
         {
             entry.token = 0;
+            entry.is_draining = false;
         }
         let mut known = false;
         for place in 0..self.sessions.places() {

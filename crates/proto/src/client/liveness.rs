@@ -29,6 +29,7 @@ impl Client {
                 self.push_ping(id, peer, sink);
                 if !self.suspected.contains(&id) {
                     self.suspected.push(id);
+                    self.has_rare_work = true;
                 }
             }
         }

@@ -76,6 +76,8 @@ pub(crate) struct ClientSession {
     pub(crate) ready: bool,
     /// Requests wait until the peer answers: it may have dropped the session.
     pub(crate) suspected: bool,
+    /// The server shuts down: it takes no new requests.
+    pub(crate) draining: bool,
     pub(crate) timer_armed: bool,
     /// How many slots there are.
     pub(crate) slot_count: u8,
@@ -147,6 +149,7 @@ impl Place for ClientSession {
             state: State::Connecting,
             ready: false,
             suspected: false,
+            draining: false,
             timer_armed: false,
             slot_count: 0,
             rtt: Rtt::default(),
@@ -366,6 +369,7 @@ impl ClientSession {
             && !self.is_member()
             && !self.blocked
             && !self.suspected
+            && !self.draining
             && self.control.is_unpaced();
         outcome
     }

@@ -33,9 +33,19 @@ impl Client {
         if !self.connecting.is_empty() {
             self.send_connects(shared, now, sink);
         }
+        if self.has_rare_work {
+            self.do_rare_work(shared, now, sink);
+        }
+    }
+
+    /// What a flush rarely has to do.
+    #[cold]
+    fn do_rare_work<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         if !self.suspected.is_empty() {
             self.resume_suspected(shared, now, sink);
         }
+        self.acknowledge_drains(sink);
+        self.has_rare_work = !self.suspected.is_empty();
     }
 
     #[cold]

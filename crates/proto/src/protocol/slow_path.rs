@@ -164,6 +164,8 @@ impl Protocol {
             Kind::Closed => client.handle_closed(shared, peer, frame),
             Kind::Credit => client.handle_credit(shared, now, peer, frame, sink),
             Kind::CreditAck => server.handle_credit_ack(shared, peer, frame),
+            Kind::Drain => client.handle_drain(shared, peer, frame),
+            Kind::DrainAck => server.handle_drain_ack(shared, peer, frame),
             Kind::Ping => answer_ping(shared, now, peer, &frame, sink),
             // The arrival of a pong says that the peer lives. Its number matters only to a peer
             // under suspicion.

@@ -27,6 +27,8 @@ pub(crate) enum Phase {
     /// Some fragments arrived, but there was no memory for the request, or other requests got the
     /// memory while no more fragments came. It was not run, and never is.
     GivenUp,
+    /// It came while this endpoint shuts down. It was not run, and never is.
+    Refused,
 }
 
 /// State that only messages of several packets need.

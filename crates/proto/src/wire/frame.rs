@@ -61,6 +61,10 @@ pub(crate) enum Kind {
     Credit = 18,
     /// Client to server: the session's lowered credits are in force.
     CreditAck = 19,
+    /// Server to client: the server shuts down, and takes no new requests.
+    Drain = 20,
+    /// Client to server: it has no request outstanding at this server, and makes no new ones.
+    DrainAck = 21,
 }
 
 impl Kind {
@@ -86,6 +90,8 @@ impl Kind {
             17 => Self::Pong,
             18 => Self::Credit,
             19 => Self::CreditAck,
+            20 => Self::Drain,
+            21 => Self::DrainAck,
             _ => return None,
         })
     }

@@ -5,6 +5,7 @@ mod claims;
 mod congestion;
 mod credits;
 mod displaced;
+mod draining;
 mod faults;
 mod groups;
 mod hostile;

@@ -164,6 +164,7 @@ impl FrameSink for Wire {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Connected(SessionId),
+    Draining(SessionId),
     Ended(SessionId, SessionError),
     Answer(Tag, Vec<u8>),
     Failed(Tag, RequestError),
@@ -329,6 +330,7 @@ impl Host {
         while let Some(event) = self.protocol.poll_event() {
             self.seen.push(match event {
                 Event::Connected { session } => Seen::Connected(session),
+                Event::SessionDraining { session } => Seen::Draining(session),
                 Event::SessionEnded { session, error } => Seen::Ended(session, error),
                 Event::RequestFailed {
                     tag,

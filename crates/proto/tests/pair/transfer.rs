@@ -244,7 +244,11 @@ fn messages_beyond_the_limits_are_refused_with_the_limit() {
     );
     // The limit is for the body: the prefix does not count.
     net.hosts[1].echo = false;
-    let one = Prefix { ext: true, len: 1 };
+    let one = Prefix {
+        ext: true,
+        len: 1,
+        ..Prefix::NONE
+    };
     for (prefix, taken) in [(one, true), (Prefix::NONE, false)] {
         let now = net.now;
         let Host { protocol, wire, .. } = &mut net.hosts[0];
@@ -271,8 +275,8 @@ fn messages_beyond_the_limits_are_refused_with_the_limit() {
         let now = net.now;
         let Host { protocol, wire, .. } = &mut net.hosts[0];
         let prefix = Prefix {
-            ext: false,
             len: Prefix::MAX,
+            ..Prefix::NONE
         };
         let message = Msgbuf::from_vec(pattern(20_000));
         protocol

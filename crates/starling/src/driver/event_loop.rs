@@ -316,7 +316,7 @@ impl<I: Device> EventLoop<I> {
             if let Some(metrics) = &open.connection.metrics {
                 metrics.begin(call, core.raw.context().now_ns(), &reply.call().0.measure);
             }
-            let session = call.types.and_then(|types| open.session(types.id));
+            let session = (call.types).and_then(|types| open.session(types.id, call));
             match session {
                 Some(session) if open.connection.takes(call) => {
                     call_now(core, session, call, continuation, key as u64)
@@ -334,7 +334,9 @@ impl<I: Device> EventLoop<I> {
                     stage,
                 });
             }
-            Some(Err(NotMade::Refused(error))) if error != CallError::SessionOver => {
+            Some(Err(NotMade::Refused(error)))
+                if !matches!(error, CallError::SessionOver | CallError::Draining) =>
+            {
                 let (status, now_ns) = (Status::from(error), || self.core.raw.turn_ns());
                 (calls.measures).end(channel, reply.call(), Err(status.code()), now_ns);
                 drop(calls);
@@ -465,9 +467,9 @@ impl OpenChannel {
         }
     }
 
-    /// The session that takes calls of this method now, in the native layout.
+    /// The session that takes this call of this method now, in the native layout.
     #[inline]
-    fn session(&mut self, method: u32) -> Option<SessionId> {
+    fn session(&mut self, method: u32, call: &OutgoingCall) -> Option<SessionId> {
         // Before the look-up: what changes meanwhile is looked up again.
         let version = self.connection.version();
         let place = method as usize % BOUND_METHODS;
@@ -477,14 +479,20 @@ impl OpenChannel {
         }
         match self.bound[place] {
             Some((bound, session)) if bound == method => Some(session),
-            _ => {
-                let (session, Encoding::Native) = self.connection.ready(method)? else {
-                    return None;
-                };
-                self.bound[place] = Some((method, session));
-                Some(session)
-            }
+            _ => self.find_session(method, call),
         }
+    }
+
+    fn find_session(&mut self, method: u32, call: &OutgoingCall) -> Option<SessionId> {
+        if let Some((session, encoding)) = self.connection.ready(method, false) {
+            let session = (encoding == Encoding::Native).then_some(session)?;
+            self.bound[method as usize % BOUND_METHODS] = Some((method, session));
+            return Some(session);
+        }
+        // A session that drains takes what belongs to its streams.
+        let continues = (call.message.stream).is_some_and(|position| position.number != 0);
+        let (session, encoding) = self.connection.ready(method, true).filter(|_| continues)?;
+        (encoding == Encoding::Native).then_some(session)
     }
 }
 

@@ -34,7 +34,9 @@ impl Route {
             }
             Self::Local(connection, executor) => {
                 let bound = CallCoding::seal(coding, &mut call.message, true)?;
-                let ready = call.types.and_then(|types| connection.ready(types.id));
+                let ready = call
+                    .types
+                    .and_then(|types| connection.ready(types.id, false));
                 let result = match ready {
                     Some((session, Encoding::Native)) if connection.takes(&call) => {
                         call_now(connection, executor, session, call).await

@@ -405,7 +405,7 @@ impl Host {
         probe: Option<u32>,
         now_ns: u64,
     ) -> Result<Option<Tag>, Violation> {
-        let Some(mut session) = self.session(plan.channel)? else {
+        let Some(mut session) = self.session(plan.channel, false)? else {
             self.cannot_probe(plan.channel, probe, &"no room for a session")?;
             return Ok(None);
         };
@@ -439,12 +439,17 @@ impl Host {
             let process = self.process();
             let called = process.call(session, method, &options, &bytes, plan.tail_len, tag);
             match called {
-                // The session ended since the last turn. The next turn must report that.
-                Err(CallError::SessionOver) if std::mem::take(&mut again) => {
-                    let process = self.process();
+                // Since the last turn the session ended, which the next turn must report, or its server shuts
+                // down.
+                Err(CallError::SessionOver | CallError::Draining) if std::mem::take(&mut again) => {
                     process.sessions.remove(&plan.channel);
-                    process.over.push(session);
-                    match self.session(plan.channel)? {
+                    match called {
+                        Err(CallError::Draining) => {
+                            process.draining.insert(plan.channel, session);
+                        }
+                        _ => process.over.push(session),
+                    }
+                    match self.session(plan.channel, false)? {
                         Some(other) => session = other,
                         None => break called,
                     }
@@ -492,19 +497,28 @@ impl Host {
         Ok(())
     }
 
-    /// The channel's session, a new one if it has none.
-    fn session(&mut self, channel: usize) -> Result<Option<SessionId>, Violation> {
+    /// The channel's session, a new one if it has none. `continues`: for a stream that has begun, which goes on
+    /// in a session whose server shuts down.
+    fn session(&mut self, channel: usize, continues: bool) -> Result<Option<SessionId>, Violation> {
         let server = self.channels[channel].server;
         let address = format!("sim://{}", self.fabric.lock().address(server));
         let tight = self.tight;
         let process = self.process();
+        let state = |session: Option<&SessionId>| process.endpoint.session_state(*session?);
+        let draining = process.draining.get(&channel);
+        if continues && state(draining) == Some(SessionState::Draining) {
+            return Ok(draining.copied());
+        }
         if let Some(&session) = process.sessions.get(&channel) {
-            let state = process.endpoint.session_state(session);
-            if matches!(
-                state,
-                Some(SessionState::Connecting | SessionState::Connected)
-            ) {
-                return Ok(Some(session));
+            match state(Some(&session)) {
+                Some(SessionState::Connecting | SessionState::Connected) => {
+                    return Ok(Some(session));
+                }
+                Some(SessionState::Draining) if continues => return Ok(Some(session)),
+                Some(SessionState::Draining) => {
+                    process.draining.insert(channel, session);
+                }
+                _ => {}
             }
         }
         match process.endpoint.connect(&address) {

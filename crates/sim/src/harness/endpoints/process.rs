@@ -75,6 +75,8 @@ pub(super) struct Process {
     pub(super) workers: Workers,
     pub(super) handler_events: HandlerEvents,
     pub(super) sessions: BTreeMap<usize, SessionId>,
+    /// Sessions whose server shuts down, by channel: for streams that have begun.
+    pub(super) draining: BTreeMap<usize, SessionId>,
     /// Sessions that a call found to be over before the endpoint reported their end.
     pub(super) over: Vec<SessionId>,
     pub(super) queues: Queues,
@@ -117,6 +119,7 @@ impl Process {
             workers,
             handler_events,
             sessions: BTreeMap::new(),
+            draining: BTreeMap::new(),
             over: Vec::new(),
             queues: Queues::default(),
             calls: BTreeMap::new(),

@@ -336,7 +336,7 @@ impl PlannedHost for Host {
 fn prefix_of(expected: Expected) -> Prefix {
     Prefix {
         ext: ext_of(expected),
-        len: 0,
+        ..Prefix::NONE
     }
 }
 

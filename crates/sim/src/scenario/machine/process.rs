@@ -193,6 +193,8 @@ impl Process {
                         turn.app.connected(host, channel, now_ns, &mut turn.calls);
                     }
                 }
+                // No host of a scenario shuts down.
+                Event::SessionDraining { .. } => {}
                 Event::SessionEnded { session, .. } => {
                     if let Some(channel) = self.channel_of.remove(&session) {
                         channels[channel].session = None;

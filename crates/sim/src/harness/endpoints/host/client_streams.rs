@@ -198,10 +198,11 @@ impl Host {
             stream: Some(request.position),
             ..CallOptions::default()
         };
+        let continues = request.position.number != 0;
         let mut message = Msgbuf::from_parts(request.body.head, request.body.tail);
         let mut again = true;
         loop {
-            let Some(session) = self.session(channel)? else {
+            let Some(session) = self.session(channel, continues)? else {
                 return Ok(Err(Status::resource_exhausted("no room for a session")));
             };
             let tag = self.records.lock().issue_stream_call(self.id);
@@ -223,11 +224,21 @@ impl Host {
                     message = unsent;
                     self.records.lock().end_stream_call(tag)?;
                 }
+                // The server shuts down since the last turn.
+                Err(CallNotMade {
+                    error: CallError::Draining,
+                    message: unsent,
+                }) if std::mem::take(&mut again) => {
+                    process.sessions.remove(&channel);
+                    process.draining.insert(channel, session);
+                    message = unsent;
+                    self.records.lock().end_stream_call(tag)?;
+                }
                 Err(not_made) => {
                     self.records.lock().end_stream_call(tag)?;
                     let text = not_made.error.to_string();
                     return Ok(Err(match not_made.error {
-                        CallError::SessionOver => Status::unavailable(text),
+                        CallError::SessionOver | CallError::Draining => Status::unavailable(text),
                         _ => Status::resource_exhausted(text),
                     }));
                 }

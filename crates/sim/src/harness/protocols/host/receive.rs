@@ -199,6 +199,8 @@ impl Host {
                         0,
                     );
                 }
+                // Bare protocols do not shut down in a run.
+                Event::SessionDraining { .. } => {}
                 Event::SessionEnded { session, error } => {
                     if log.bug_triggers(PlantedBug::SilentEnd) {
                         continue;
