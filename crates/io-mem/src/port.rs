@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Condvar, Mutex as SleepMutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use starling_io::{Wake, forks};
 
 use crate::LINK_BYTES;
@@ -17,7 +17,8 @@ pub(crate) struct Port {
     pub(crate) name: Option<String>,
     /// The process that made it; see [`forks`].
     process: u32,
-    queue: Mutex<Queue>,
+    /// Not a lock of `parking_lot`: a fork inherits its table of threads that sleep.
+    queue: SleepMutex<Queue>,
     /// Datagrams in the queue, for a look without the lock.
     queued: AtomicUsize,
     arrived: Condvar,
@@ -122,12 +123,16 @@ impl Port {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             name,
             process: forks(),
-            queue: Mutex::default(),
+            queue: SleepMutex::default(),
             queued: AtomicUsize::new(0),
             arrived: Condvar::new(),
         });
         ports.push(Arc::downgrade(&port));
         Some(port)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The open port of this name.
@@ -142,7 +147,7 @@ impl Port {
 
     /// Nothing arrives here any more. All other devices look whether a peer of theirs is gone.
     pub(crate) fn close(&self) {
-        let mut queue = self.queue.lock();
+        let mut queue = self.queue();
         queue.is_closed = true;
         let datagrams = std::mem::take(&mut queue.datagrams);
         drop(queue);
@@ -154,12 +159,12 @@ impl Port {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.queue.lock().is_closed
+        self.queue().is_closed
     }
 
     /// Delivers datagrams. False if the port is closed.
     pub(crate) fn deliver(&self, datagrams: &mut Vec<Datagram>) -> bool {
-        let mut queue = self.queue.lock();
+        let mut queue = self.queue();
         if queue.is_closed {
             drop(queue);
             datagrams.clear();
@@ -178,7 +183,7 @@ impl Port {
         if self.queued.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let mut queue = self.queue.lock();
+        let mut queue = self.queue();
         let count = queue.datagrams.len().min(most);
         burst.extend(queue.datagrams.drain(..count));
         self.queued.store(queue.datagrams.len(), Ordering::SeqCst);
@@ -186,14 +191,17 @@ impl Port {
 
     /// Sleeps until a datagram is there, the waker was used, or the time is over.
     pub(crate) fn wait(&self, timeout: Option<Duration>) {
-        let mut queue = self.queue.lock();
+        let mut queue = self.queue();
         if queue.datagrams.is_empty() && !queue.is_woken {
             queue.is_sleeping = true;
             queue.sleeps += 1;
-            match timeout {
-                Some(timeout) => drop(self.arrived.wait_for(&mut queue, timeout)),
-                None => self.arrived.wait(&mut queue),
-            }
+            queue = match timeout {
+                Some(timeout) => {
+                    let waited = self.arrived.wait_timeout(queue, timeout);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => (self.arrived.wait(queue)).unwrap_or_else(PoisonError::into_inner),
+            };
             queue.is_sleeping = false;
         }
         queue.is_woken = false;
@@ -202,7 +210,7 @@ impl Port {
 
 impl Wake for Port {
     fn wake(&self) {
-        let mut queue = self.queue.lock();
+        let mut queue = self.queue();
         queue.is_woken = true;
         if queue.is_sleeping {
             self.arrived.notify_one();
@@ -210,7 +218,7 @@ impl Wake for Port {
     }
 
     fn at_rest(&self) -> Option<u64> {
-        let queue = self.queue.lock();
+        let queue = self.queue();
         let has_cause = queue.is_woken || !queue.datagrams.is_empty();
         (queue.is_sleeping && !has_cause).then_some(queue.sleeps)
     }

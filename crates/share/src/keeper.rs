@@ -1,8 +1,11 @@
 //! The thread that drives the loop for what nobody waits for. This file has its sleep; `shared_loop::background`
 //! has what it does when awake.
 
+#[cfg(not(any(loom, shuttle)))]
+use std::sync::PoisonError;
+
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex, lock};
+use crate::sync::{Condvar, SleepMutex, lock_to_sleep};
 
 /// No timer is set.
 const NEVER: u64 = u64::MAX;
@@ -29,7 +32,7 @@ pub(crate) enum WakeReason {
 
 /// The keeper's alarm clock: calls of drivers that leave, and one timer.
 pub(crate) struct Keeper {
-    requests: Mutex<Requests>,
+    requests: SleepMutex<Requests>,
     wake: Condvar,
     /// When the keeper wakes up by itself, in nanoseconds of the loop's clock.
     timer_ns: AtomicU64,
@@ -38,7 +41,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     pub(crate) fn new() -> Self {
         Self {
-            requests: Mutex::new(Requests::default()),
+            requests: SleepMutex::new(Requests::default()),
             wake: Condvar::new(),
             timer_ns: AtomicU64::new(NEVER),
         }
@@ -46,14 +49,14 @@ impl Keeper {
 
     /// Has the keeper drive soon.
     pub(crate) fn call(&self) {
-        let mut requests = lock(&self.requests);
+        let mut requests = lock_to_sleep(&self.requests);
         requests.called = true;
         drop(requests);
         self.wake.notify_one();
     }
 
     pub(crate) fn stop(&self) {
-        let mut requests = lock(&self.requests);
+        let mut requests = lock_to_sleep(&self.requests);
         requests.stop = true;
         drop(requests);
         self.wake.notify_one();
@@ -66,7 +69,7 @@ impl Keeper {
             return;
         }
         // The lock orders this with the keeper's step to sleep.
-        let requests = lock(&self.requests);
+        let requests = lock_to_sleep(&self.requests);
         self.timer_ns.fetch_min(at_ns, Ordering::Relaxed);
         drop(requests);
         self.wake.notify_one();
@@ -75,14 +78,14 @@ impl Keeper {
     /// Whether the keeper sleeps, and nobody has called it.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn is_idle(&self) -> bool {
-        let requests = lock(&self.requests);
+        let requests = lock_to_sleep(&self.requests);
         requests.is_asleep && !requests.called
     }
 
     /// Sleeps until the keeper is called or its timer is due.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn sleep(&self, now_ns: impl Fn() -> u64) -> WakeReason {
-        let mut requests = lock(&self.requests);
+        let mut requests = lock_to_sleep(&self.requests);
         loop {
             requests.is_asleep = false;
             if requests.stop {
@@ -101,10 +104,11 @@ impl Keeper {
             }
             requests.is_asleep = true;
             if at_ns == NEVER {
-                self.wake.wait(&mut requests);
+                requests = (self.wake.wait(requests)).unwrap_or_else(PoisonError::into_inner);
             } else {
                 let left = std::time::Duration::from_nanos(left_ns);
-                let _ = self.wake.wait_for(&mut requests, left);
+                let waited = self.wake.wait_timeout(requests, left);
+                requests = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
@@ -112,7 +116,7 @@ impl Keeper {
     /// Time does not pass in a model: sleeps until the keeper is called.
     #[cfg(any(loom, shuttle))]
     pub(crate) fn sleep(&self, _: impl Fn() -> u64) -> WakeReason {
-        let mut requests = lock(&self.requests);
+        let mut requests = lock_to_sleep(&self.requests);
         loop {
             if requests.stop {
                 return WakeReason::Stop;

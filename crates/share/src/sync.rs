@@ -4,12 +4,23 @@
 #[cfg(not(any(loom, shuttle)))]
 mod shipped {
     pub(crate) use crossbeam_queue::SegQueue as Queue;
-    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
-    pub(crate) use std::sync::{Arc, atomic};
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
+    /// Not `parking_lot`'s, which has all threads that sleep in one table of the process: a child of the process
+    /// inherits that, and gives the stacks of these threads to its own.
+    pub(crate) use std::sync::{
+        Arc, Condvar, Mutex as SleepMutex, MutexGuard as SleepGuard, atomic,
+    };
     pub(crate) use std::thread::yield_now;
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock()
+    }
+
+    /// Locks what a [`Condvar`] is used with.
+    pub(crate) fn lock_to_sleep<T>(mutex: &SleepMutex<T>) -> SleepGuard<'_, T> {
+        mutex
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// The lock of the driver role.
@@ -67,7 +78,7 @@ mod modelled {
     #[cfg(shuttle)]
     use shuttle as checker;
 
-    pub(crate) use checker::sync::{Arc, Condvar, Mutex, MutexGuard, atomic};
+    pub(crate) use checker::sync::{Arc, Condvar, Mutex, Mutex as SleepMutex, MutexGuard, atomic};
     #[cfg(all(shuttle, test))]
     pub(crate) use checker::thread;
     pub(crate) use checker::thread::yield_now;
@@ -76,6 +87,8 @@ mod modelled {
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().expect("a model does not panic with a lock")
     }
+
+    pub(crate) use lock as lock_to_sleep;
 
     /// The lock of the driver role, by hand: loom blocks a thread at its `try_lock` while another
     /// has the lock.
