@@ -42,6 +42,7 @@
 use std::collections::{HashMap, HashSet};
 
 use prost_reflect::{MethodDescriptor, ServiceDescriptor, Value};
+use prost_types::method_options::IdempotencyLevel;
 use starling_message::schema::Schema;
 use starling_message::{Mode, method_id};
 
@@ -157,6 +158,13 @@ fn option_of(method: &MethodDescriptor) -> Result<Mode, Error> {
     }
 }
 
+/// The option `idempotency_level`, which is protobuf's own.
+fn is_idempotent(method: &MethodDescriptor) -> bool {
+    let options = method.method_descriptor_proto().options.as_ref();
+    options
+        .is_some_and(|options| options.idempotency_level() != IdempotencyLevel::IdempotencyUnknown)
+}
+
 fn write_descriptor(
     service: &ServiceDescriptor,
     constant: &str,
@@ -178,7 +186,7 @@ fn write_descriptor(
         table.push_str(&format!(
             "{rt}::MethodDescriptor {{
                 path: {path:?}, id: {:#010x}, mode: {rt}::Mode::{:?},
-                request: &{}, response: &{}, client_streaming: {}, server_streaming: {},
+                request: &{}, response: &{}, client_streaming: {}, server_streaming: {}, idempotent: {},
             }},",
             method_id(&path),
             method.mode,
@@ -186,6 +194,7 @@ fn write_descriptor(
             scope.layout(&method.descriptor.output()),
             method.descriptor.is_client_streaming(),
             method.descriptor.is_server_streaming(),
+            is_idempotent(&method.descriptor),
         ));
     }
     out.push_str(&format!(

@@ -399,6 +399,17 @@ fn the_descriptor_is_complete() {
 }
 
 #[test]
+fn methods_say_whether_they_are_idempotent() {
+    let idempotent = |name: &str| {
+        let methods = &mut KV_SERVICE.methods.iter();
+        let method = methods.find(|method| method.path.ends_with(name));
+        method.expect("it is a method").idempotent
+    };
+    assert!(idempotent("/Get") && idempotent("/Scan"));
+    assert!(!idempotent("/Relay"));
+}
+
+#[test]
 fn layouts_made_from_a_schema_equal_generated_ones() {
     use starling_message::{FieldRef, LayoutRef, Message, reflect, validate};
 

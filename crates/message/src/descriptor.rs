@@ -30,6 +30,9 @@ pub struct MethodDescriptor {
     pub client_streaming: bool,
     /// The server sends a stream of responses.
     pub server_streaming: bool,
+    /// A call that runs twice does no more than one that runs once: `option idempotency_level` of protobuf says
+    /// so (`IDEMPOTENT`, or `NO_SIDE_EFFECTS`).
+    pub idempotent: bool,
 }
 
 /// A service: a static table made by generated code.

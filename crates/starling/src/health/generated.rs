@@ -210,6 +210,7 @@ mod __items {
                 response: &HEALTH_CHECK_RESPONSE_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: false,
             },
             __rt::MethodDescriptor {
                 path: "/grpc.health.v1.Health/Watch",
@@ -219,6 +220,7 @@ mod __items {
                 response: &HEALTH_CHECK_RESPONSE_LAYOUT,
                 client_streaming: false,
                 server_streaming: true,
+                idempotent: false,
             },
         ],
         schema_hash: 0xbbd4e7e9c8b02b2a,

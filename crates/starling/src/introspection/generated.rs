@@ -4481,6 +4481,7 @@ mod __items {
                 response: &PROCESS_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: false,
             },
             __rt::MethodDescriptor {
                 path: "/starling.introspection.Introspection/ListSessions",
@@ -4490,6 +4491,7 @@ mod __items {
                 response: &LIST_SESSIONS_RESPONSE_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: false,
             },
             __rt::MethodDescriptor {
                 path: "/starling.introspection.Introspection/ListCalls",
@@ -4499,6 +4501,7 @@ mod __items {
                 response: &LIST_CALLS_RESPONSE_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: false,
             },
         ],
         schema_hash: 0x620f6bc6ed188159,

@@ -822,6 +822,7 @@ mod __items {
                 response: &BIND_RESPONSE_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: false,
             },
             __rt::MethodDescriptor {
                 path: "/starling.reflection.Reflection/ListServices",
@@ -831,6 +832,7 @@ mod __items {
                 response: &LIST_SERVICES_RESPONSE_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: false,
             },
             __rt::MethodDescriptor {
                 path: "/starling.reflection.Reflection/DescribeService",
@@ -840,6 +842,7 @@ mod __items {
                 response: &DESCRIBE_SERVICE_RESPONSE_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: false,
             },
         ],
         schema_hash: 0x9db91ef580b26c82,

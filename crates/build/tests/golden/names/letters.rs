@@ -241,6 +241,7 @@ mod __items {
                 response: &R_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: false,
             },
             __rt::MethodDescriptor {
                 path: "/letters.S/Two",
@@ -250,6 +251,7 @@ mod __items {
                 response: &T_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: false,
             },
             __rt::MethodDescriptor {
                 path: "/letters.S/Three",
@@ -259,6 +261,7 @@ mod __items {
                 response: &C_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: false,
             },
         ],
         schema_hash: 0xd7ceed63d6c98d91,

@@ -632,6 +632,7 @@ mod __items {
                 response: &GET_RESPONSE_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: true,
             },
             __rt::MethodDescriptor {
                 path: "/kv.Kv/Scan",
@@ -641,6 +642,7 @@ mod __items {
                 response: &SCAN_RESPONSE_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: true,
             },
             __rt::MethodDescriptor {
                 path: "/kv.Kv/Relay",
@@ -650,6 +652,7 @@ mod __items {
                 response: &GET_RESPONSE_LAYOUT,
                 client_streaming: false,
                 server_streaming: false,
+                idempotent: false,
             },
         ],
         schema_hash: 0xfeea7362f3ed7540,
