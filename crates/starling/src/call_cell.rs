@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use starling_endpoint::CallNumber;
 use starling_share::TaskHandle;
 
+use crate::balancing::{Attempt, Placement};
 use crate::metrics::CallMeasure;
 use crate::permits::Permits;
 use crate::plane::{CallResult, Operation, OutgoingCall};
@@ -61,6 +62,8 @@ pub(crate) struct CallCell {
     /// The driver task that drives for the caller. A cell that is used again keeps the reference.
     task: OnceLock<TaskHandle>,
     is_watched: AtomicBool,
+    /// Of a call of a balanced channel. A cell that is used again keeps the memory.
+    placement: OnceLock<Box<Placement>>,
     /// The stream that gets the result.
     stream: Option<Arc<ClientEnd>>,
 }
@@ -85,6 +88,9 @@ impl CallCell {
         *unused.has_permit.get_mut() = permits.is_some();
         if unused.task.get().is_some_and(TaskHandle::is_gone) {
             unused.task.take();
+        }
+        if let Some(placement) = unused.placement.get_mut() {
+            placement.clear();
         }
         if let Some(permits) = permits
             && !matches!(&unused.permits, Some(own) if Arc::ptr_eq(own, permits))
@@ -115,6 +121,7 @@ impl CallCell {
             has_permit: AtomicBool::new(false),
             task: OnceLock::new(),
             is_watched: AtomicBool::new(false),
+            placement: OnceLock::new(),
             stream: None,
         }
     }
@@ -188,6 +195,11 @@ impl CallCell {
         }
     }
 
+    /// What `with` makes of what is asked for. None if the caller has given up, or it was taken.
+    pub(crate) fn with_operation<T>(&self, with: impl FnOnce(&mut Operation) -> T) -> Option<T> {
+        self.state.lock().operation.as_mut().map(with)
+    }
+
     /// What is asked for. None if the caller has given up.
     pub(crate) fn take_operation(&self) -> Option<Operation> {
         self.state.lock().operation.take()
@@ -248,7 +260,7 @@ impl CallCell {
 
     /// The caller does not wait any more. True if the call had no result yet.
     pub(crate) fn abandon(&self) -> bool {
-        self.end_watch();
+        self.end_shared_watch();
         let mut state = self.state.lock();
         let was = std::mem::replace(&mut state.phase, Phase::Done);
         let (waker, operation) = (state.waker.take(), state.operation.take());
@@ -282,6 +294,60 @@ impl CallCell {
 
     pub(crate) fn is_abandoned(&self) -> bool {
         self.state.lock().phase == Phase::Done
+    }
+
+    // ---- of a balanced channel ----
+
+    /// Notes which backend has the call.
+    pub(crate) fn place(&self, attempt: Attempt) {
+        self.placement.get_or_init(Box::default).set(attempt);
+    }
+
+    #[inline]
+    pub(crate) fn placement(&self) -> Option<&Placement> {
+        self.placement.get().map(|placement| &**placement)
+    }
+
+    /// The backend that has the call, or had it last; 0: none.
+    #[inline]
+    pub(crate) fn backend(&self) -> u64 {
+        self.placement().map_or(0, Placement::backend)
+    }
+
+    /// What the backend knows of the call, if one has it. Only whoever owes the result asks for it.
+    #[inline]
+    pub(crate) fn take_attempt(&self) -> Option<Attempt> {
+        self.placement().and_then(Placement::take)
+    }
+
+    /// Gives the request back to a call that is not over.
+    pub(crate) fn put_back(&self, call: OutgoingCall) {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Waiting {
+            state.operation = Some(Operation::Call(call));
+            return;
+        }
+        // Without the lock: the call has a caller's memory.
+        drop(state);
+        drop(call);
+    }
+
+    /// Another loop has the call now: has the caller look at it, and wait for that loop.
+    pub(crate) fn move_on(&self) {
+        self.end_shared_watch();
+        let waker = self.state.lock().waker.clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// As [`CallCell::end_watch`]; another thread may do the same.
+    fn end_shared_watch(&self) {
+        if self.is_watched.swap(false, Ordering::Relaxed)
+            && let Some(task) = self.task.get()
+        {
+            task.end_call();
+        }
     }
 
     pub(crate) fn key(&self) -> usize {

@@ -1,38 +1,34 @@
 //! Calls from any thread and any executor.
 
+mod builder;
+
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use starling_endpoint::{EndpointConfig, Idle, Status};
-use starling_io::{MessageMemory, forks};
+use starling_endpoint::Status;
+use starling_io::MessageMemory;
 use starling_message::{Message, MethodDescriptor};
 
-use crate::address::Address;
+use crate::balancing::BackendState;
 use crate::caller::Caller;
 use crate::channel_call::{RawCall, Shared};
 use crate::channel_state::ChannelState;
-use crate::driver::{DirectTransport, Driver};
 use crate::error::Error;
 use crate::interceptor::{Interceptor, Interceptors, stream_through};
 use crate::message::{Response, prepare};
 use crate::metrics::client_end;
 use crate::options::CallOptions;
-use crate::permits::Permits;
-use crate::plane::{Operation, Transport};
+use crate::plane::Operation;
 use crate::stats::ThreadStats;
 use crate::streaming::{self, ClientEnd, Route, StreamReceiver, StreamSender};
-use crate::testing::TestClock;
-use crate::threads;
-use crate::time::Time;
 use crate::trace::{self, ClientSpan};
 use crate::wait::block_on;
 
-/// Calls outstanding on a channel unless its builder sets another number.
-const DEFAULT_CAPACITY: usize = 4096;
+pub use builder::ChannelBuilder;
 
 /// A connection to a server, for use from any thread and inside any executor:
 /// `KvClient::new(Channel::connect("udp://kv:9000").await?)`. Cheap to clone; clones share the
@@ -72,111 +68,6 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// The settings of a [`Channel`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `connect` or `lazy`"]
-pub struct ChannelBuilder {
-    address: String,
-    capacity: usize,
-    fail_when_full: bool,
-    own_endpoint: Option<EndpointConfig>,
-    time: Time,
-}
-
-impl ChannelBuilder {
-    /// The most calls outstanding at once. The default is 4096, the least is 1. Further calls wait in
-    /// their futures.
-    pub fn capacity(mut self, calls: usize) -> Self {
-        self.capacity = calls.max(1);
-        self
-    }
-
-    /// Has calls beyond the capacity end with RESOURCE_EXHAUSTED instead of waiting.
-    pub fn fail_when_full(mut self) -> Self {
-        self.fail_when_full = true;
-        self
-    }
-
-    /// Gives the channel an endpoint of its own.
-    pub fn own_endpoint(mut self) -> Self {
-        self.own_endpoint.get_or_insert_default();
-        self
-    }
-
-    /// Sets how a thread that drives the endpoint behaves when there is nothing to do. Gives the
-    /// channel its own endpoint.
-    pub fn idle(mut self, idle: Idle) -> Self {
-        self.own_endpoint.get_or_insert_default().idle = idle;
-        self
-    }
-
-    /// Every setting of the endpoint. Gives the channel its own endpoint.
-    pub fn endpoint_config(mut self, config: EndpointConfig) -> Self {
-        self.own_endpoint = Some(config);
-        self
-    }
-
-    /// The same time as that of an endpoint.
-    pub(crate) fn time(self, time: &Time) -> Self {
-        if !time.is_manual() {
-            return self;
-        }
-        Self {
-            time: time.clone(),
-            ..self.own_endpoint()
-        }
-    }
-
-    /// Takes the time from a clock that a test moves by hand: for deadlines, timeouts, keepalive and pauses
-    /// between attempts to connect. Gives the channel its own endpoint.
-    pub fn clock(self, clock: &TestClock) -> Self {
-        self.time(&clock.time())
-    }
-
-    /// A channel that connects with its first call.
-    pub fn lazy(self) -> Result<Channel, Error> {
-        let settings = self.clone();
-        let address = Address::parse(&self.address)?;
-        let driver = match &self.own_endpoint {
-            Some(config) => Arc::new(Driver::start(&address, &self.time, config)?),
-            None => Driver::shared(&address)?,
-        };
-        let transport = DirectTransport::new(driver, address);
-        Ok(self.on(Box::new(transport), Some(settings)))
-    }
-
-    /// A channel whose calls another plane makes, or a transport of your own. The address is a name for
-    /// people. After a fork, such a channel does not work in the child.
-    pub fn over(self, transport: impl Transport + 'static) -> Channel {
-        self.on(Box::new(transport), None)
-    }
-
-    fn on(self, transport: Box<dyn Transport>, settings: Option<Self>) -> Channel {
-        let shared = Arc::new(Shared {
-            transport,
-            address: self.address,
-            time: self.time,
-            permits: Permits::new(self.capacity),
-            fail_when_full: self.fail_when_full,
-            process: forks(),
-            settings,
-            in_child: OnceLock::new(),
-        });
-        threads::add_channel(&shared);
-        Channel {
-            shared,
-            interceptors: Interceptors::default(),
-        }
-    }
-
-    /// A channel that is connected.
-    pub async fn connect(self) -> Result<Channel, Error> {
-        let channel = self.lazy()?;
-        channel.ready().await.map_err(Error::Unreachable)?;
-        Ok(channel)
-    }
-}
-
 impl Channel {
     /// A channel to `address` that is connected.
     pub async fn connect(address: &str) -> Result<Self, Error> {
@@ -190,13 +81,23 @@ impl Channel {
 
     /// A channel to `address`, with settings.
     pub fn builder(address: &str) -> ChannelBuilder {
-        ChannelBuilder {
-            address: address.to_owned(),
-            capacity: DEFAULT_CAPACITY,
-            fail_when_full: false,
-            own_endpoint: None,
-            time: Time::default(),
-        }
+        ChannelBuilder::new(vec![address.to_owned()])
+    }
+
+    /// A channel to several servers, with settings. Calls go to them one after the other, unless
+    /// [`ChannelBuilder::load_balancing`] says otherwise.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), starling::Error> {
+    /// use starling::Channel;
+    ///
+    /// let channel = Channel::balanced(["udp://kv-0:9000", "udp://kv-1:9000"]).lazy()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn balanced<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> ChannelBuilder {
+        let addresses = addresses.into_iter().map(A::into).collect();
+        ChannelBuilder::new(addresses).balanced()
     }
 
     /// What this process uses of the channel. In a child of the process that made the channel, it is
@@ -259,6 +160,28 @@ impl Channel {
     /// Where the connection stands.
     pub fn state(&self) -> ChannelState {
         self.here().unwrap_or(&self.shared).transport.state()
+    }
+
+    /// The servers behind the channel, as they are now: those of [`Channel::balanced`] or of a resolver. None
+    /// before the first call, and of a channel to one server.
+    pub fn backends(&self) -> Vec<BackendState> {
+        let balanced = self.here().ok().and_then(|shared| shared.balanced.as_ref());
+        balanced.map(|it| it.backends()).unwrap_or_default()
+    }
+
+    /// A channel to each of the servers behind this one, as they are now, for calls to all of them or to one in
+    /// particular. They have this channel's interceptors and service config, and a capacity of their own. A
+    /// channel to one server gives itself.
+    pub fn each_backend(&self) -> Vec<Self> {
+        let Some(shared) = self.here().ok().filter(|shared| shared.balanced.is_some()) else {
+            return vec![self.clone()];
+        };
+        let each = shared.balanced.iter().flat_map(|balanced| balanced.each());
+        each.map(|(address, backend)| Self {
+            shared: Arc::new(shared.with_transport(address, Box::new(backend))),
+            interceptors: self.interceptors.clone(),
+        })
+        .collect()
     }
 
     /// Calls that are not over.
@@ -356,7 +279,7 @@ impl Caller for Channel {
                 return ChannelCall::of(RawCall::failed(&self.shared, status));
             }
         };
-        let mut options = options;
+        let mut options = shared.with_policy(method.path, options);
         let span = trace::begin_call(method.path, &shared.address, &mut options);
         let (mut call, coding) = options.into_owned().outgoing(method, &shared.time);
         call.message.payload = prepare(request, call.message.headroom);
@@ -374,9 +297,10 @@ impl Caller for Channel {
         own: Option<&CallOptions>,
     ) -> (StreamSender<Q>, StreamReceiver<P>) {
         streaming::halves(match (self.here(), options.merged(own)) {
-            (Ok(shared), Ok(mut options)) => {
+            (Ok(shared), Ok(options)) => {
+                let mut options = shared.with_policy(method.path, options);
                 let traced = trace::begin_stream(method.path, &shared.address, &mut options);
-                let (route, options) = (Route::Channel(Arc::clone(shared)), options.into_owned());
+                let (route, options) = (Route::of_channel(shared), options.into_owned());
                 let end = match self.interceptors.is_empty() {
                     true => {
                         let deadline = shared.time.after(options.timeout);
@@ -387,7 +311,7 @@ impl Caller for Channel {
                 client_end(traced(end), &shared.address, method)
             }
             (Err(status), _) | (_, Err(status)) => {
-                let route = Route::Channel(Arc::clone(&self.shared));
+                let route = Route::Channel(Arc::clone(&self.shared), None);
                 ClientEnd::failed(route, method, status)
             }
         })

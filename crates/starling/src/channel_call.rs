@@ -1,5 +1,6 @@
 //! A call of a channel, without its message types: it waits for a permit, then for its result.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -7,22 +8,29 @@ use std::time::Instant;
 use starling_endpoint::Status;
 use starling_io::forks;
 
+use crate::balancing::BalancedTransport;
 use crate::call_cell::CallCell;
 use crate::channel::{Channel, ChannelBuilder};
 use crate::coding::{Bound, CallCoding, open_response};
 use crate::driver::DeadlineWaker;
 use crate::interceptor::{BoxFuture, Interceptors, call_through};
 use crate::metrics::{self, CallerMeasure};
+use crate::options::CallOptions;
 use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
+use crate::policy::CallPolicy;
 use crate::streaming::Route;
 use crate::time::Time;
 
 /// The state that the clones of a channel and their calls share.
 pub(crate) struct Shared {
     pub(crate) transport: Box<dyn Transport>,
+    /// The transport again, if it has several servers.
+    pub(crate) balanced: Option<BalancedTransport>,
     pub(crate) address: String,
     pub(crate) time: Time,
+    /// What a service config says of calls.
+    pub(crate) policy: Option<Arc<CallPolicy>>,
     pub(crate) permits: Arc<Permits>,
     pub(crate) fail_when_full: bool,
     /// The process that made the channel; see [`forks`].
@@ -38,6 +46,35 @@ impl Shared {
     #[inline]
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.process == forks()
+    }
+
+    /// The options of a call of this method, with what the channel's service config says of it.
+    #[inline]
+    pub(crate) fn with_policy<'a>(
+        &self,
+        path: &str,
+        options: Cow<'a, CallOptions>,
+    ) -> Cow<'a, CallOptions> {
+        match &self.policy {
+            None => options,
+            Some(policy) => policy.apply(path, options),
+        }
+    }
+
+    /// The state of a channel like this one over another transport.
+    pub(crate) fn with_transport(&self, address: String, transport: Box<dyn Transport>) -> Self {
+        Self {
+            transport,
+            balanced: None,
+            address,
+            time: self.time.clone(),
+            policy: self.policy.clone(),
+            permits: Permits::new(self.permits.capacity()),
+            fail_when_full: self.fail_when_full,
+            process: self.process,
+            settings: None,
+            in_child: OnceLock::new(),
+        }
     }
 
     /// A channel with the same settings, for a child of the process that made this one.
@@ -104,11 +141,17 @@ enum Progress {
     // Boxed because it is rare and large.
     Queued(Box<Queued>),
     Started(CallHandle),
-    /// The channel's interceptors make the call, or it is measured as its caller sees it.
+    /// The channel's interceptors make the call, or it is measured as its caller sees it, or it may be made several
+    /// times.
     Intercepted(BoxFuture<'static, CallResult>),
     /// The call was not made.
     Failed(Status),
-    Ended,
+    /// With the backend that had the call; 0: none.
+    Ended(u64),
+}
+
+impl Progress {
+    const ENDED: Self = Self::Ended(0);
 }
 
 /// A call without its message types. Dropping it cancels the call.
@@ -130,16 +173,29 @@ impl RawCall {
         let takes_compressed = coding.is_some() && shared.transport.takes_compressed();
         match CallCoding::seal(coding, &mut call.message, takes_compressed) {
             Err(status) => Self::failed(shared, status),
-            Ok(bound) => {
-                let mut call = Self::new(shared, Operation::Call(call));
-                call.bound = bound;
-                call
-            }
+            Ok(bound) => Self::by_policy(shared, call, bound),
         }
     }
 
+    /// A call that is made as often as the channel's service config says.
+    fn by_policy(shared: &Arc<Shared>, call: OutgoingCall, bound: Bound) -> Self {
+        let call = match &shared.policy {
+            None => call,
+            Some(policy) => match policy.attempts(shared, call) {
+                Ok(attempts) => {
+                    let made = async move { open_response(attempts.await, bound) };
+                    return Self::with(shared, Progress::Intercepted(Box::pin(made)));
+                }
+                Err(call) => *call,
+            },
+        };
+        let mut call = Self::new(shared, Operation::Call(call));
+        call.bound = bound;
+        call
+    }
+
     pub(crate) fn new(shared: &Arc<Shared>, operation: Operation) -> Self {
-        let mut call = Self::with(shared, Progress::Ended);
+        let mut call = Self::with(shared, Progress::ENDED);
         if shared.permits.try_acquire() {
             call.start(operation);
         } else {
@@ -160,8 +216,9 @@ impl RawCall {
         mut call: OutgoingCall,
         coding: Option<CallCoding>,
     ) -> Self {
-        if interceptors.is_empty() && coding.is_none() {
-            return Self::new(shared, Operation::Call(call));
+        let has_attempts = (shared.policy.as_ref()).is_some_and(|it| it.makes_several(&call));
+        if interceptors.is_empty() && coding.is_none() && !has_attempts {
+            return Self::by_policy(shared, call, Bound::default());
         }
         let measure = CallerMeasure::begin(&shared.address, &mut call);
         if interceptors.is_empty() && measure.is_none() {
@@ -169,7 +226,7 @@ impl RawCall {
         }
         let call: BoxFuture<'static, CallResult> = match interceptors.is_empty() {
             false => {
-                let route = Route::Channel(Arc::clone(shared));
+                let route = Route::Channel(Arc::clone(shared), None);
                 call_through(interceptors, route, call, coding)
             }
             true => {
@@ -182,6 +239,15 @@ impl RawCall {
             None => call,
         };
         Self::with(shared, Progress::Intercepted(call))
+    }
+
+    /// The backend that has the call, or had it last; 0: none.
+    pub(crate) fn backend(&self) -> u64 {
+        match &self.progress {
+            Progress::Started(call) => call.0.backend(),
+            Progress::Ended(backend) => *backend,
+            _ => 0,
+        }
     }
 
     /// A call that is not made, and ends with this status.
@@ -205,7 +271,7 @@ impl RawCall {
             self.progress,
             Progress::Started(_) | Progress::Intercepted(_)
         );
-        self.progress = Progress::Ended;
+        self.progress = Progress::ENDED;
         let status = Status::unavailable(
             "the process has forked since the call was made: its parent gets the response; \
              make the call again here",
@@ -234,7 +300,7 @@ impl RawCall {
                 let address = &self.shared.address;
                 metrics::record_queue(address, &queued.operation, since.elapsed(), ended);
             }
-            let queued = std::mem::replace(&mut self.progress, Progress::Ended);
+            let queued = std::mem::replace(&mut self.progress, Progress::ENDED);
             match (permit, queued) {
                 (Ok(()), Progress::Queued(queued)) => self.start(queued.operation),
                 (Err(status), _) => return Poll::Ready(Err(status)),
@@ -245,7 +311,7 @@ impl RawCall {
             Progress::Intercepted(call) => {
                 let result = call.as_mut().poll(cx);
                 if result.is_ready() {
-                    self.progress = Progress::Ended;
+                    self.progress = Progress::ENDED;
                 }
                 result
             }
@@ -258,7 +324,8 @@ impl RawCall {
                 }
                 if result.is_ready() {
                     self.waiting = Waiting::default();
-                    let ended = std::mem::replace(&mut self.progress, Progress::Ended);
+                    let ended = Progress::Ended(call.0.backend());
+                    let ended = std::mem::replace(&mut self.progress, ended);
                     if let Progress::Started(CallHandle(cell)) = ended {
                         cell.recycle();
                     }
@@ -268,10 +335,10 @@ impl RawCall {
             }
             Progress::Failed(status) => {
                 let status = status.clone();
-                self.progress = Progress::Ended;
+                self.progress = Progress::ENDED;
                 Poll::Ready(Err(status))
             }
-            Progress::Queued(_) | Progress::Ended => {
+            Progress::Queued(_) | Progress::Ended(_) => {
                 panic!("a call was polled after it had ended")
             }
         }

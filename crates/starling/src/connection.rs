@@ -26,9 +26,12 @@
 //! native layout. If they differ and are compatible by protobuf's rules, messages go in protobuf. Else
 //! the client refuses calls of that method, naming the field.
 
+mod opening;
+mod poll_queue;
+
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -46,6 +49,9 @@ use crate::executor::Executor;
 use crate::lookup;
 use crate::metrics::ClientMetrics;
 use crate::plane::OutgoingCall;
+
+pub(crate) use opening::Patience;
+pub(crate) use poll_queue::PollQueue;
 
 /// The pause after the first failure.
 const BACKOFF_MIN_NS: u64 = 10_000_000;
@@ -100,49 +106,6 @@ struct State {
     published: Option<Arc<StateCell>>,
 }
 
-impl State {
-    /// What was true of the server in the last session need not be in the next one.
-    fn forget_server(&mut self) {
-        self.bindings.clear();
-        self.accepts = None;
-    }
-}
-
-/// Connections that the event loop has to poll: they need a session, wait for one to open, or suspect
-/// that theirs has ended.
-#[derive(Default)]
-pub(crate) struct PollQueue {
-    connections: Mutex<Vec<Arc<Connection>>>,
-    has_new: AtomicBool,
-}
-
-impl PollQueue {
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.connections.lock().is_empty()
-    }
-
-    /// Whether a connection has come since the event loop took the queue.
-    pub(crate) fn has_new(&self) -> bool {
-        self.has_new.load(Ordering::Relaxed)
-    }
-
-    fn push(&self, connection: &Arc<Connection>) {
-        self.has_new.store(true, Ordering::Relaxed);
-        self.connections.lock().push(Arc::clone(connection));
-    }
-
-    pub(crate) fn take(&self) -> Vec<Arc<Connection>> {
-        self.has_new.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *self.connections.lock())
-    }
-
-    /// Keeps a connection for the next poll. It is not new: the thread may sleep until then.
-    pub(crate) fn keep(&self, connection: Arc<Connection>) {
-        self.connections.lock().push(connection);
-    }
-}
-
 pub(crate) struct Connection {
     address: Address,
     executor: Arc<Executor>,
@@ -189,7 +152,7 @@ impl Connection {
 
     /// Where it stands.
     pub(crate) fn state(&self) -> ChannelState {
-        self.state.lock().channel_state()
+        self.state.lock().publish().0
     }
 
     /// Publishes its state to other threads from now on.
@@ -262,16 +225,16 @@ impl Connection {
     }
 
     /// Waits until a call of this method can be made. A method whose types are not known here goes in
-    /// protobuf. `wait_for_ready` has it wait out failures. `continues`: it is one of a stream that has begun.
+    /// protobuf. `continues`: it is one of a stream that has begun.
     pub(crate) async fn prepare(
         self: &Arc<Self>,
         method: Option<&'static MethodDescriptor>,
-        wait_for_ready: bool,
+        patience: Patience,
         continues: bool,
     ) -> Result<(SessionId, Encoding), Status> {
         let mut lost = false;
         loop {
-            let session = self.open_for(wait_for_ready, continues).await?;
+            let session = self.open_for(patience, continues).await?;
             let Some(method) = method else {
                 return Ok((session, Encoding::Protobuf));
             };
@@ -283,92 +246,15 @@ impl Connection {
                     self.suspect(status.code());
                     lost = true;
                 }
-                Err(status) if wait_for_ready && status.code() == Code::Unavailable => {
+                Err(status)
+                    if patience == Patience::Endless && status.code() == Code::Unavailable =>
+                {
                     self.suspect(status.code());
                     self.executor.local.sleep(REFUSED_PAUSE).await;
                 }
                 Err(status) => return Err(status),
             }
         }
-    }
-
-    /// Waits for an open session that takes new calls.
-    pub(crate) async fn open(self: &Arc<Self>, wait_for_ready: bool) -> Result<SessionId, Status> {
-        self.open_for(wait_for_ready, false).await
-    }
-
-    async fn open_for(
-        self: &Arc<Self>,
-        wait_for_ready: bool,
-        continues: bool,
-    ) -> Result<SessionId, Status> {
-        let mut tried = false;
-        loop {
-            let (phase, is_usable, is_draining, version) = {
-                let state = self.state.lock();
-                let is_draining = state.draining && !state.suspected;
-                (
-                    state.phase.clone(),
-                    state.is_usable(continues),
-                    is_draining,
-                    self.version(),
-                )
-            };
-            match phase {
-                Phase::Open(session) if is_usable => return Ok(session),
-                Phase::Open(_) if is_draining && !wait_for_ready => return Err(self.draining()),
-                Phase::Open(_) | Phase::Resolving | Phase::Wanted | Phase::Opening(_) => {
-                    tried = true;
-                    self.wait_for_change(version).await;
-                }
-                Phase::Down { error, .. } if tried && !wait_for_ready => return Err(error),
-                Phase::Down { until_ns, error } if self.executor.now_ns() < until_ns => {
-                    if !wait_for_ready {
-                        return Err(error);
-                    }
-                    let pause_ns = until_ns.saturating_sub(self.executor.now_ns());
-                    let pause = Duration::from_nanos(pause_ns);
-                    self.executor.local.sleep(pause).await;
-                }
-                Phase::Idle | Phase::Down { .. } => self.start_attempt(),
-            }
-        }
-    }
-
-    /// Starts an attempt to connect. It is a task of its own, as [`Self::request_binding`] is, and
-    /// continues after the call that waits for it has been given up.
-    fn start_attempt(self: &Arc<Self>) {
-        if !lookup::is_needed(&self.address) {
-            return self.connect_to(vec![self.address.to_string()]);
-        }
-        self.change().phase = Phase::Resolving;
-        self.notify();
-        let connection = Arc::downgrade(self);
-        let found = lookup::look_up(&self.address);
-        self.executor.local.spawn(async move {
-            let found = found.await;
-            let Some(connection) = connection.upgrade() else {
-                return;
-            };
-            match found {
-                Ok(targets) => connection.connect_to(targets),
-                Err(error) => {
-                    connection.fail(error);
-                    connection.notify();
-                }
-            }
-        });
-    }
-
-    /// Has the event loop open a session at the first of these targets that works.
-    fn connect_to(self: &Arc<Self>, targets: Vec<String>) {
-        let mut state = self.change();
-        state.phase = Phase::Wanted;
-        state.targets = targets.into();
-        state.failed_targets.clear();
-        drop(state);
-        self.enqueue();
-        self.notify();
     }
 
     async fn bind(
@@ -565,11 +451,13 @@ impl Connection {
     /// Publishes the state, and wakes the futures that wait for a change.
     fn notify(&self) {
         let mut state = self.state.lock();
-        if let Some(published) = &state.published {
-            published.set(state.channel_state());
-        }
         let waiters = std::mem::take(&mut state.waiters);
+        let published = state.published.clone();
+        let (now, failure) = state.publish();
         drop(state);
+        if let Some(published) = published {
+            published.set(now, failure.as_ref());
+        }
         waiters.into_iter().for_each(Waker::wake);
     }
 
@@ -590,18 +478,28 @@ impl Connection {
 }
 
 impl State {
-    fn channel_state(&self) -> ChannelState {
-        match self.phase {
-            Phase::Idle => ChannelState::Idle,
-            Phase::Resolving | Phase::Wanted | Phase::Opening(_) => ChannelState::Connecting,
-            Phase::Open(_) if !self.draining => ChannelState::Ready,
-            Phase::Open(_) | Phase::Down { .. } => ChannelState::TransientFailure,
-        }
+    /// What was true of the server in the last session need not be in the next one.
+    fn forget_server(&mut self) {
+        self.bindings.clear();
+        self.accepts = None;
     }
 
     /// Whether an open session takes a call.
     fn is_usable(&self, continues: bool) -> bool {
         !self.suspected && (!self.draining || continues)
+    }
+
+    /// The state for other threads, and why the last attempt failed.
+    fn publish(&self) -> (ChannelState, Option<Status>) {
+        match &self.phase {
+            Phase::Idle => (ChannelState::Idle, None),
+            Phase::Resolving | Phase::Wanted | Phase::Opening(_) => {
+                (ChannelState::Connecting, None)
+            }
+            Phase::Open(_) if !self.draining => (ChannelState::Ready, None),
+            Phase::Open(_) => (ChannelState::TransientFailure, None),
+            Phase::Down { error, .. } => (ChannelState::TransientFailure, Some(error.clone())),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod command;
 mod deadline_waker;
 mod event_loop;
 mod measures;
+mod open_channel;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod transport;
@@ -36,7 +37,7 @@ use crate::threads::{self, ThreadRole};
 use crate::time::Time;
 use crate::wait::{block_on, drive_while_blocked};
 
-pub(crate) use command::Command;
+pub(crate) use command::{Command, MakeTask};
 pub use deadline_waker::DeadlineWaker;
 pub(crate) use event_loop::{EventLoop, OpenedLoop};
 pub(crate) use transport::DirectTransport;
@@ -173,6 +174,17 @@ impl Driver {
         }
     }
 
+    /// Runs a task in the event loop. [`Driver::wake`] has to follow a wake-up of it that comes from elsewhere.
+    pub(crate) fn spawn(&self, make: MakeTask) {
+        self.shared.push(Command::Spawn(make));
+        self.wake();
+    }
+
+    /// Has the background look after commands and tasks, if nobody else does.
+    pub(crate) fn wake(&self) {
+        self.shared.call_background();
+    }
+
     /// Begins a call. [`Driver::drive`] has to follow before the caller waits.
     pub(crate) fn start_call(&self, channel: u64, reply: Reply) {
         let mut command = Some(Command::Start { channel, reply });
@@ -202,7 +214,9 @@ impl Driver {
             return false;
         }
         let by_task = self.with_task(|task| {
-            watch.get_or_insert_with(|| Watch::by_task(task));
+            if !watch.as_ref().is_some_and(|watch| watch.is_by(task)) {
+                *watch = Some(Watch::by_task(task));
+            }
             // After the watch: the task does not drive for a runtime without calls.
             task.wake()
         });

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use starling_balance::ServiceConfigError;
 use starling_endpoint::{ConfigError, Status, WorkerConfigError};
 use starling_io::IoError;
 
@@ -41,6 +42,21 @@ pub enum Error {
          call bind(\"udp://0.0.0.0:9000\") in place of reach(), or add no services"
     )]
     ServesNothing,
+    /// A balanced channel has no address, and no resolver that would find some.
+    #[error(
+        "the channel has no server: name at least one address, or set a resolver \
+         (ChannelBuilder::resolver)"
+    )]
+    NoBackends,
+    /// A channel to several servers has a test's clock.
+    #[error(
+        "a channel to several servers goes by the machine's time: do not call ChannelBuilder::clock, or name one \
+         address without load balancing, an age and an idle timeout"
+    )]
+    ClockOfSeveral,
+    /// A service config cannot be used.
+    #[error(transparent)]
+    ServiceConfig(#[from] ServiceConfigError),
     /// Two services have the same name, or two methods the same method id.
     #[error(
         "one server cannot serve both {first} and {second}: both have the method id {id:#010x}"

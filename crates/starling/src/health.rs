@@ -13,8 +13,10 @@
 //! A service `grpc.health.v1.Health` that the program adds itself takes the place of this one.
 
 mod board;
+mod cell;
 #[rustfmt::skip]
 mod generated;
+mod watching;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -30,12 +32,15 @@ use crate::streaming::StreamSender;
 
 pub(crate) use board::EndOnDrop;
 pub use board::{Health, HealthError, MAX_CHOSEN_NAMES, MAX_NAME_BYTES};
+pub use cell::{BackendHealth, HealthCell};
 use generated::HealthServer;
 pub use generated::health_check_response::ServingStatus;
 pub use generated::{
     HEALTH_SERVICE, HealthCheckRequest, HealthCheckRequestMut, HealthCheckRequestView,
     HealthCheckResponse, HealthCheckResponseMut, HealthCheckResponseView, HealthClient,
 };
+
+pub(crate) use watching::watch_health;
 
 /// The service of a server with these statuses.
 pub(crate) fn health_server(health: &Health) -> HealthServer<impl generated::Health> {

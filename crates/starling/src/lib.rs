@@ -238,6 +238,35 @@
 //! # }
 //! ```
 //!
+//! # Several servers
+//!
+//! [`Channel::balanced`] is one channel to several servers. The stubs are the same.
+//!
+//! ```no_run
+//! # use starling::{Channel, LoadBalancing, RetryPolicy, ServiceConfig};
+//! # fn open() -> Result<Channel, starling::Error> {
+//! let channel = Channel::balanced(["udp://kv-0:9000", "udp://kv-1:9000", "udp://kv-2:9000"])
+//!     .load_balancing(LoadBalancing::least_request())
+//!     .service_config(ServiceConfig::new().retry_idempotent(RetryPolicy::default()))
+//!     .lazy()?;
+//! # Ok(channel)
+//! # }
+//! ```
+//!
+//! | what | how |
+//! |---|---|
+//! | where servers come from | a list; a host name with several addresses and a policy other than `pick_first`; a [`Resolver`] |
+//! | which one gets a call | [`LoadBalancing`]: `round_robin`, `least_request`, `weighted_round_robin` by the servers' [`LoadReport`]s, `ring_hash` by metadata, `pick_first`; of all or of a subset |
+//! | which ones get none | those that cannot be reached, say that they are not serving ([`health`]), shut down, or fail more than the others ([`OutlierDetection`]) |
+//! | what is made again without being asked | a call that did not run, whatever its method: at another server, at most 16 |
+//! | what is made again if the method's policy says so | a call that failed ([`RetryPolicy`]), or takes long ([`HedgingPolicy`]); a stream before its first response, by retries only |
+//! | policies for each method | [`ServiceConfig`], also as gRPC's JSON: a field that cannot be honoured is an error that names it |
+//! | connections | [`ChannelBuilder::max_connection_age`], [`ChannelBuilder::idle_timeout`] |
+//! | a call to all or some servers | [`FanOut`] |
+//!
+//! A server that shuts down tells its clients first, so a rolling restart fails no call. Without a retry policy each
+//! call runs at most once.
+//!
 //! # Recipes
 //!
 //! *A server inside a runtime*, and nested handlers that use tokio's timers and sockets:
@@ -282,7 +311,7 @@
 //! # }
 //! ```
 //!
-//! *Several servers*, each of which has a part of the keys: a channel for each. They share one endpoint
+//! *Servers each of which has a part of the keys*: a channel for each. They share one endpoint
 //! and its threads.
 //!
 //! ```no_run
@@ -325,7 +354,6 @@
 //! | missing | meanwhile |
 //! |---|---|
 //! | encryption and authentication | trusted networks only; a token in metadata |
-//! | retries, hedging, balancing | an interceptor of your own; [`Status::may_have_run`] says what may be made again |
 //! | gRPC, the managed service | a server of your own beside it; both are planned |
 //! | `proto2` and editions | `syntax = "proto3"` |
 //!
@@ -372,6 +400,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod balancing;
 mod binding;
 mod call_cell;
 mod caller;
@@ -390,6 +419,7 @@ mod driver;
 mod endpoint;
 mod error;
 mod executor;
+mod fan_out;
 pub mod health;
 mod interceptor;
 pub mod introspection;
@@ -402,6 +432,7 @@ mod nested;
 mod options;
 mod permits;
 pub mod plane;
+mod policy;
 mod protobuf_call;
 pub mod reflection;
 mod registry;
@@ -418,13 +449,15 @@ pub mod trace;
 mod wait;
 
 pub use address::{Address, AddressError};
+pub use balancing::{BackendState, Resolver, Resolving};
 pub use caller::Caller;
 pub use channel::{Channel, ChannelBuilder, ChannelCall};
 pub use channel_state::ChannelState;
 pub use compression::Compression;
 pub use endpoint::{Endpoint, EndpointBuilder};
 pub use error::Error;
-pub use health::{Health, HealthError, ServingStatus};
+pub use fan_out::{Answers, FanOut, Fanned, FannedCall};
+pub use health::{BackendHealth, Health, HealthError, ServingStatus};
 pub use interceptor::{
     InterceptedCall, InterceptedItem, InterceptedResponse, Interceptor, Next, Side,
 };
@@ -437,6 +470,11 @@ pub use protobuf_call::{ProtobufCall, ProtobufResponse};
 pub use registry::HandlerTask;
 pub use server::{Server, ServerBuilder, ServerHandle};
 pub use service::{Registrar, Service};
+pub use starling_balance::{
+    FailurePercentage, HedgingPolicy, LOAD_REPORT_KEY, LoadBalancing, LoadReport, LoadReportError,
+    MethodConfig, OutlierDetection, PREVIOUS_ATTEMPTS_KEY, PUSHBACK_KEY, Resolved, RetryPolicy,
+    RingHash, ServiceConfig, ServiceConfigError, SuccessRate, Throttling, Weighting,
+};
 pub use starling_endpoint::{
     Cancellation, Cancelled, Code, ConfigError, Congestion, EndpointConfig, Idle, LocalHandle,
     Metadata, MetadataError, MetadataView, Peer, ProcessCredentials, ProtocolConfig, ProtocolStats,

@@ -21,7 +21,7 @@ use crate::message::{Response, prepare};
 use crate::metrics::{LocalMeasure, Measured, begin_local, client_end, end_local};
 use crate::options::CallOptions;
 use crate::plane::CallResult;
-use crate::retry::{Attempt, call_when_ready, is_retryable};
+use crate::retry::{Attempt, call_here, is_retryable};
 use crate::streaming::{self, ClientEnd, StreamReceiver, StreamSender};
 use crate::trace::{self, ClientSpan};
 
@@ -141,7 +141,7 @@ impl LocalChannel {
             let result = match sealed {
                 Ok(bound) => {
                     let attempt = Attempt::First;
-                    let result = call_when_ready(&connection, &executor, call, attempt).await;
+                    let result = call_here(&connection, &executor, call, attempt).await;
                     open_response(result, bound)
                 }
                 Err(status) => Err(status),
@@ -351,7 +351,7 @@ impl Origin {
         let (method, measured) = (self.method, self.measured.take());
         let measure = LocalMeasure::new(&connection, &executor, method, measured);
         Box::pin(async move {
-            let result = call_when_ready(&connection, &executor, call, Attempt::Last).await;
+            let result = call_here(&connection, &executor, call, Attempt::Last).await;
             measure.end(result)
         })
     }

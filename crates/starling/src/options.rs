@@ -218,13 +218,7 @@ impl CallOptions {
             headroom: 0,
         };
         message.headroom = message.header_len();
-        let call = OutgoingCall {
-            message,
-            types,
-            wait_for_ready,
-            counted_by_caller: false,
-        };
-        (call, coding)
+        (OutgoingCall::new(message, types, wait_for_ready), coding)
     }
 
     /// A call of generated code, before it has a payload, and what is done with its messages.

@@ -18,10 +18,11 @@ pub use starling_endpoint::{
 };
 
 pub use crate::driver::DeadlineWaker;
+pub use crate::health::HealthCell;
 pub use handler::{
     HandlerFuture, IncomingCall, ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd,
     StreamingFn, StreamingFuture,
 };
 pub use listener::{Listener, Serving};
-pub(crate) use transport::stopped;
+pub(crate) use transport::{Avoid, stopped};
 pub use transport::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};

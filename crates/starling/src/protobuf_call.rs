@@ -29,7 +29,7 @@ impl Channel {
                 };
             }
         };
-        let mut options = Cow::Borrowed(options);
+        let mut options = shared.with_policy(path, Cow::Borrowed(options));
         let span = trace::begin_call(path, &shared.address, &mut options);
         let (mut call, coding) = options.into_owned().describe(
             MethodPath::Owned(Arc::from(path)),

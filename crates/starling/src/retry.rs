@@ -1,4 +1,4 @@
-//! Calls that wait for their connection, and calls that are made again because they were never sent.
+//! Calls that wait for their connection, and calls that are made again because they did not run.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,12 +7,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use starling_compress::AlgorithmSet;
-use starling_endpoint::{Code, LocalHandle, Status, unsent_message};
+use starling_endpoint::{Code, Encoding, LocalHandle, OwnedMessage, Status, unsent_message};
 
 use crate::coding::{Fitted, fit, packed_by};
-use crate::connection::Connection;
+use crate::connection::{Connection, Patience};
 use crate::executor::Executor;
-use crate::plane::{CallResult, OutgoingCall};
+use crate::plane::{CallResult, OutgoingCall, Reply};
 
 /// Whether a call may be made again if it turns out never to have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,11 +21,51 @@ pub(crate) enum Attempt {
     First,
     /// No: it was already.
     Last,
+    /// No: another server makes it.
+    Elsewhere,
 }
+
+impl Attempt {
+    /// The first one in this channel.
+    pub(crate) fn first(reply: &Reply) -> Self {
+        match reply.may_go_elsewhere() {
+            true => Self::Elsewhere,
+            false => Self::First,
+        }
+    }
+}
+
+/// A call that failed.
+pub(crate) struct Failed {
+    pub(crate) status: Status,
+    /// If it did not run, what it takes to make it at another server.
+    pub(crate) unsent: Option<Box<OutgoingCall>>,
+}
+
+impl From<Status> for Failed {
+    fn from(status: Status) -> Self {
+        let unsent = None;
+        Self { status, unsent }
+    }
+}
+
+/// How a call ended, or failed.
+pub(crate) type Made = Result<(OwnedMessage, Encoding), Failed>;
 
 /// Whether another session may succeed where this one failed.
 pub(crate) fn is_retryable(status: &Status) -> bool {
     status.code() == Code::Unavailable
+}
+
+/// Makes a call that no other server can make, when the connection is ready for it.
+pub(crate) async fn call_here(
+    connection: &Arc<Connection>,
+    executor: &Arc<Executor>,
+    call: OutgoingCall,
+    attempt: Attempt,
+) -> CallResult {
+    let made = call_when_ready(connection, executor, call, attempt).await;
+    made.map_err(|failed| failed.status)
 }
 
 /// Makes a call when the connection is ready for it. If the session ends before the call was sent,
@@ -35,17 +75,29 @@ pub(crate) async fn call_when_ready(
     executor: &Arc<Executor>,
     call: OutgoingCall,
     mut attempt: Attempt,
-) -> CallResult {
+) -> Made {
     let mut call = call;
     let mut accepts_unknown = true;
     let continues = (call.message.stream).is_some_and(|position| position.number != 0);
+    let patience = match attempt {
+        Attempt::Elsewhere => Patience::None,
+        Attempt::First | Attempt::Last => Patience::of(call.wait_for_ready),
+    };
     loop {
         let now = || executor.time.now();
-        let ready = connection.prepare(call.types, call.wait_for_ready, continues);
+        let ready = connection.prepare(call.types, patience, continues);
         let left = call.message.remaining(now);
         let ready = within(&executor.local, left, connection, ready).await;
         // Whatever failed, it was not this call: not even the call that asks for the schema.
-        let (session, encoding) = ready.map_err(Status::with_not_run)?;
+        let (session, encoding) = match ready {
+            Ok(ready) => ready,
+            Err(status) => {
+                let goes_elsewhere = attempt == Attempt::Elsewhere && is_retryable(&status);
+                let unsent = goes_elsewhere.then(|| Box::new(call));
+                let status = status.with_not_run();
+                return Err(Failed { status, unsent });
+            }
+        };
         let known = connection.accepts();
         let accepts = match known {
             Some(accepts) => accepts,
@@ -77,12 +129,16 @@ pub(crate) async fn call_when_ready(
         }
         connection.suspect(status.code());
         match unsent_message(&mut status) {
-            Some(unsent) if attempt == Attempt::First && is_retryable(&status) => {
+            Some(unsent) if attempt != Attempt::Last && is_retryable(&status) => {
                 // The next session may take it in its own form.
                 call.message.payload = original.unwrap_or(unsent);
+                if attempt == Attempt::Elsewhere {
+                    let unsent = Some(Box::new(call));
+                    return Err(Failed { status, unsent });
+                }
                 attempt = Attempt::Last;
             }
-            _ => return Err(status),
+            _ => return Err(status.into()),
         }
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! The rules of streams are in `starling_stream`. Here they meet calls, wakers and message types.
 
+mod again;
 mod bundle;
 mod client;
 mod item;

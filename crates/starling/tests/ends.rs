@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{client, impatient, payload, serve, shm_address, wait_until};
+use common::{LONG, any_addresses, client, impatient, payload, serve, shm_address, wait_until};
 use starling::{
     CallOptions, Channel, Code, Endpoint, EndpointConfig, NestedContext, Request, Server, Status,
     StreamReceiver, StreamSender,
@@ -207,6 +207,38 @@ fn a_call_whose_server_ends_may_have_run_if_it_was_sent() {
         Code::Unavailable,
         DID_NOT_RUN,
     );
+}
+
+#[test]
+fn a_call_to_a_server_that_shuts_down_did_not_run_or_waits_for_the_next_server() {
+    for address in any_addresses() {
+        let (server, gate) = serve(&address);
+        let address = server.address().to_owned();
+        let channel = Channel::lazy(&address).expect("a channel");
+        let client = TestClient::new(channel.clone());
+        let open = client.wait(&payload(b"open"));
+        let waiting = std::thread::spawn(move || open.wait());
+        wait_until(|| gate.waiting.load(Ordering::SeqCst) == 1);
+        let ending = std::thread::spawn(move || server.shutdown(LONG));
+        // It refuses new calls from now on, or the channel does, and finishes those it has.
+        let mut refused = None;
+        wait_until(|| {
+            refused = client.echo(&payload(b"")).wait().err();
+            refused.is_some()
+        });
+        let refused = refused.expect("just waited for");
+        check("it drains", &refused, Code::Unavailable, DID_NOT_RUN);
+        assert!(refused.message().contains("shut"), "{refused}");
+        let patient = client.clone().with_options(CallOptions::waiting());
+        let later = patient.echo(&payload(b"later"));
+        gate.open.store(true, Ordering::SeqCst);
+        waiting.join().expect("no panic").expect("an answer");
+        let finished = ending.join().expect("no panic").expect("no device fails");
+        assert!(finished, "{address}");
+        let (next, _gate) = serve(&address);
+        later.wait().expect("the next server");
+        drop(next);
+    }
 }
 
 struct Store;

@@ -69,3 +69,38 @@ fn a_forks_channels_have_endpoints_of_their_own_and_the_parents_go_on() {
         assert_eq!(channel.stats().expect("it works").protocol.peers_failed, 0);
     }
 }
+
+#[test]
+fn a_fork_has_backends_of_its_own_behind_a_channel_to_several_servers() {
+    for address in far_addresses() {
+        let other = match address.starts_with("udp") {
+            true => address.clone(),
+            false => format!("{address}-other"),
+        };
+        let servers = [serve(&address), serve(&other)];
+        let addresses = servers.each_ref().map(|(server, _)| server.address());
+        let channel = Channel::balanced(addresses).lazy().expect("a channel");
+        let client = TestClient::new(channel.clone());
+        client.echo(&payload(b"before")).wait().expect("an echo");
+        let open = client.wait(&payload(b"open"));
+        wait_until(|| {
+            let waiting = servers.iter().map(|(_, gate)| &gate.waiting);
+            waiting.map(|it| it.load(Ordering::SeqCst)).sum::<usize>() == 1
+        });
+        let status = in_a_fork(|| {
+            let idle = channel.backends().is_empty();
+            for _ in 0..10 {
+                client.echo(&payload(b"child")).wait().expect("an echo");
+            }
+            wait_until(|| channel.backends().iter().all(|it| it.takes_calls()));
+            idle && channel.backends().len() == 2
+        });
+        assert_eq!(status, Some(0), "{address}");
+        for (_, gate) in &servers {
+            gate.open.store(true, Ordering::SeqCst);
+        }
+        open.wait().expect("the gate is open");
+        client.echo(&payload(b"after")).wait().expect("an echo");
+        assert_eq!(channel.backends().len(), 2);
+    }
+}

@@ -96,6 +96,12 @@ impl ClientStream {
         }
     }
 
+    /// Gives the stream another id, because it is begun again. To be called before any response has come.
+    pub fn rename(&mut self, id: u64) {
+        debug_assert!(!self.is_known, "the server knows the stream by its id");
+        self.id = id;
+    }
+
     /// Its id.
     pub fn id(&self) -> u64 {
         self.id

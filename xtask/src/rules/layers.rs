@@ -44,8 +44,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/starling",
         &[
-            "call", "compress", "endpoint", "io", "io-mem", "io-shm", "io-udp", "io-xdp",
-            "message", "metrics", "msgbuf", "share", "stream",
+            "balance", "call", "compress", "endpoint", "io", "io-mem", "io-shm", "io-udp",
+            "io-xdp", "message", "metrics", "msgbuf", "share", "stream",
         ],
     ),
     ("crates/dynamic", &["starling"]),

@@ -9,6 +9,12 @@ use crate::sync::lock;
 use super::{Candidate, Command, Driving, Role, SharedLoop, Step};
 
 impl<C: Command> SharedLoop<C> {
+    /// Has the background take a turn soon, if nobody drives: a task of the loop was woken from elsewhere.
+    pub fn call_background(&self) {
+        self.keeper.call();
+        self.wake_driver();
+    }
+
     /// What the keeper's thread runs, until [`SharedLoop::stop`].
     pub fn keep(&self) {
         let mut seen_turns = 0;

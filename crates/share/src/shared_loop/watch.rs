@@ -21,6 +21,11 @@ impl<C: Command> Watch<C> {
         task.begin_call();
         Self(Watcher::Task(task))
     }
+
+    /// Whether this driver task drives for it.
+    pub fn is_by(&self, task: &TaskHandle) -> bool {
+        matches!(&self.0, Watcher::Task(own) if Arc::ptr_eq(own, &task.0))
+    }
 }
 
 impl<C: Command> Drop for Watch<C> {

@@ -7,10 +7,16 @@ use std::time::Instant;
 use super::deadline_waker::DeadlineWaker;
 use crate::address::Address;
 use crate::channel_state::StateCell;
+use crate::executor::Executor;
+use crate::health::HealthCell;
+use crate::interceptor::BoxFuture;
 use crate::plane::{CallHandle, Reply, stopped};
 use crate::stats::ThreadStats;
 use atomic_waker::AtomicWaker;
 use parking_lot::Mutex;
+
+/// Makes a task of what the event loop has for its tasks.
+pub(crate) type MakeTask = Box<dyn FnOnce(Arc<Executor>) -> BoxFuture<'static, ()> + Send>;
 
 pub(crate) enum Command {
     Open {
@@ -28,6 +34,14 @@ pub(crate) enum Command {
     Cancel(CallHandle),
     /// Says what the endpoint has done.
     Report(Arc<Report>),
+    /// Watches the health of a service of a channel's server.
+    WatchHealth {
+        channel: u64,
+        service: Box<str>,
+        health: Arc<HealthCell>,
+    },
+    /// Runs a task in the event loop.
+    Spawn(MakeTask),
     /// Wakes a caller that waits for a permit when its deadline passes.
     WakeAt {
         deadline: Instant,
@@ -65,7 +79,12 @@ impl starling_share::Command for Command {
                 reply.finish(Err(stopped(Some(failure)).with_not_run()));
             }
             Self::Report(report) => report.set(None),
-            Self::Open { .. } | Self::Close { .. } | Self::Cancel(_) | Self::WakeAt { .. } => {}
+            Self::Open { .. }
+            | Self::Close { .. }
+            | Self::Cancel(_)
+            | Self::WatchHealth { .. }
+            | Self::Spawn(_)
+            | Self::WakeAt { .. } => {}
         }
     }
 }

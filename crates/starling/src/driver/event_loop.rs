@@ -22,12 +22,13 @@ use starling_share::Step;
 use super::command::Command;
 use super::deadline_waker::wake_at;
 use super::measures::Measures;
+use super::open_channel::OpenChannel;
 use crate::binding::IdHasher;
-use crate::connection::Connection;
 use crate::core::Core;
 use crate::device::Device;
-use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, stopped};
-use crate::retry::{Attempt, call_when_ready, is_retryable};
+use crate::health::watch_health;
+use crate::plane::{CallHandle, Operation, OutgoingCall, Reply, stopped};
+use crate::retry::{Attempt, Failed, Made, call_when_ready, is_retryable};
 use crate::threads::Questions;
 
 /// How long sessions may take to close when the last channel is dropped.
@@ -276,6 +277,22 @@ impl<I: Device> EventLoop<I> {
                 answer.set(Some(self.core.stats()));
             }
             Command::Cancel(cell) => self.cancel(&cell),
+            Command::WatchHealth {
+                channel,
+                service,
+                health,
+            } => {
+                if let Some(open) = self.channels.get(&channel) {
+                    let connection = Arc::clone(&open.connection);
+                    let executor = Arc::clone(&self.core.executor);
+                    let task = watch_health(connection, Arc::clone(&executor), service, health);
+                    executor.local.spawn(task);
+                }
+            }
+            Command::Spawn(make) => {
+                let executor = Arc::clone(&self.core.executor);
+                executor.local.spawn(make(Arc::clone(&executor)));
+            }
             Command::WakeAt { deadline, waker } => {
                 let executor = &self.core.executor;
                 let task = wake_at(deadline, waker, Arc::clone(executor));
@@ -346,12 +363,14 @@ impl<I: Device> EventLoop<I> {
             Some(Err(NotMade::Refused(_))) => {
                 drop(calls);
                 open.connection.suspect(Code::Unavailable);
-                self.call_later(reply, channel, Attempt::First);
+                let attempt = Attempt::first(&reply);
+                self.call_later(reply, channel, attempt);
             }
             // It is another operation, or was given up.
             Some(Err(NotMade::Later)) | None => {
                 drop(calls);
-                self.call_later(reply, channel, Attempt::First);
+                let attempt = Attempt::first(&reply);
+                self.call_later(reply, channel, attempt);
             }
         }
     }
@@ -383,7 +402,7 @@ impl<I: Device> EventLoop<I> {
         &mut self,
         reply: Reply,
         channel: u64,
-        future: impl Future<Output = CallResult> + Send + 'static,
+        future: impl Future<Output = Made> + Send + 'static,
     ) {
         let handle = reply.call().clone();
         let key = self.calls.lock().insert(PendingCall {
@@ -403,16 +422,16 @@ impl<I: Device> EventLoop<I> {
                 future.as_mut().poll(cx).map(Some)
             })
             .await;
-            if let Some(result) = result {
+            if let Some(made) = result {
                 let mut calls = calls.lock();
                 if let Some(PendingCall { reply, channel, .. }) = calls.remove(key) {
-                    let ended = match &result {
+                    let ended = match &made {
                         Ok((response, _)) => Ok(response.body().len()),
-                        Err(status) => Err(status.code()),
+                        Err(failed) => Err(failed.status.code()),
                     };
                     (calls.measures).end(channel, reply.call(), ended, || executor.now_ns());
                     drop(calls);
-                    reply.finish(result);
+                    finish(reply, made);
                 }
             }
         });
@@ -443,56 +462,6 @@ impl<I: Device> EventLoop<I> {
             }
             None => {}
         }
-    }
-}
-
-/// A channel, and the methods that its session takes in the native layout.
-struct OpenChannel {
-    connection: Arc<Connection>,
-    /// The connection's version when these were looked up.
-    version: u64,
-    /// A method, and the session that takes it. At the place that its id says.
-    bound: [Option<(u32, SessionId)>; BOUND_METHODS],
-}
-
-/// Methods of a channel that are found without a lock.
-const BOUND_METHODS: usize = 8;
-
-impl OpenChannel {
-    fn new(connection: Arc<Connection>) -> Self {
-        Self {
-            connection,
-            version: 0,
-            bound: [None; BOUND_METHODS],
-        }
-    }
-
-    /// The session that takes this call of this method now, in the native layout.
-    #[inline]
-    fn session(&mut self, method: u32, call: &OutgoingCall) -> Option<SessionId> {
-        // Before the look-up: what changes meanwhile is looked up again.
-        let version = self.connection.version();
-        let place = method as usize % BOUND_METHODS;
-        if version != self.version {
-            self.version = version;
-            self.bound = [None; BOUND_METHODS];
-        }
-        match self.bound[place] {
-            Some((bound, session)) if bound == method => Some(session),
-            _ => self.find_session(method, call),
-        }
-    }
-
-    fn find_session(&mut self, method: u32, call: &OutgoingCall) -> Option<SessionId> {
-        if let Some((session, encoding)) = self.connection.ready(method, false) {
-            let session = (encoding == Encoding::Native).then_some(session)?;
-            self.bound[method as usize % BOUND_METHODS] = Some((method, session));
-            return Some(session);
-        }
-        // A session that drains takes what belongs to its streams.
-        let continues = (call.message.stream).is_some_and(|position| position.number != 0);
-        let (session, encoding) = self.connection.ready(method, true).filter(|_| continues)?;
-        (encoding == Encoding::Native).then_some(session)
     }
 }
 
@@ -566,10 +535,31 @@ fn handle_completion(
                     call.message.payload = message;
                 }
             });
-            calls.unsent.push(UnsentCall { reply, channel });
-            return;
+            if !reply.may_go_elsewhere() {
+                calls.unsent.push(UnsentCall { reply, channel });
+                return;
+            }
+            // Another server's loop may measure it at once.
+            (calls.measures).end(channel, reply.call(), Err(status.code()), || now_ns);
+            drop(calls);
+            return reply.finish_unsent(status);
         }
     }
     (calls.lock().measures).end(channel, reply.call(), Err(status.code()), || now_ns);
     reply.finish(Err(status));
+}
+
+/// Gives a call its result, or has another server make it.
+fn finish(reply: Reply, made: Made) {
+    match made {
+        Ok(response) => reply.finish(Ok(response)),
+        Err(Failed {
+            status,
+            unsent: Some(unsent),
+        }) => {
+            reply.put_back(*unsent);
+            reply.finish_unsent(status);
+        }
+        Err(Failed { status, .. }) => reply.finish(Err(status)),
+    }
 }

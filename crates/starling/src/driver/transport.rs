@@ -1,6 +1,7 @@
 //! The direct plane's client side: a channel on the endpoint that a process's channels share.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 use starling_endpoint::Status;
@@ -9,6 +10,7 @@ use starling_io::MessageMemory;
 use super::{Command, DeadlineWaker, Driver};
 use crate::address::Address;
 use crate::channel_state::{ChannelState, StateCell};
+use crate::health::HealthCell;
 use crate::plane::{CallHandle, Reply, Transport, Waiting};
 use crate::stats::ThreadStats;
 
@@ -57,12 +59,32 @@ impl Transport for DirectTransport {
         true
     }
 
+    fn loop_id(&self) -> usize {
+        Arc::as_ptr(&self.driver).addr()
+    }
+
     fn wake_at(&self, deadline: Instant, waker: Arc<DeadlineWaker>) {
         self.driver.send(Command::WakeAt { deadline, waker });
     }
 
     fn state(&self) -> ChannelState {
         self.state.state()
+    }
+
+    fn watch_state(&self, waker: Waker) {
+        self.state.watch(waker);
+    }
+
+    fn failure(&self) -> Option<Status> {
+        self.state.failure()
+    }
+
+    fn watch_health(&self, service: &str, health: Arc<HealthCell>) {
+        self.driver.send(Command::WatchHealth {
+            channel: self.channel,
+            service: service.into(),
+            health,
+        });
     }
 
     fn memory(&self) -> &MessageMemory {

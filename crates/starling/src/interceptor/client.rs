@@ -21,14 +21,14 @@ use crate::coding::{CallCoding, open_response};
 use crate::connection::Connection;
 use crate::executor::Executor;
 use crate::plane::{CallResult, OutgoingCall};
-use crate::retry::{Attempt, call_when_ready, is_retryable};
+use crate::retry::{Attempt, call_here, is_retryable};
 use crate::streaming::Route;
 
 impl Route {
     /// Makes a single call.
     async fn call(&self, mut call: OutgoingCall, coding: Option<&CallCoding>) -> CallResult {
         match self {
-            Self::Channel(shared) => {
+            Self::Channel(shared, _) => {
                 let mut raw = RawCall::direct(shared, call, coding);
                 poll_fn(|cx| raw.poll(cx)).await
             }
@@ -50,7 +50,7 @@ impl Route {
 
     pub(super) fn timer(&self) -> Timer {
         match self {
-            Self::Channel(shared) => Timer::Channel(Arc::clone(shared)),
+            Self::Channel(shared, _) => Timer::Channel(Arc::clone(shared)),
             Self::Local(_, executor) => Timer::Endpoint(Arc::clone(executor)),
         }
     }
@@ -89,7 +89,7 @@ fn later<'a>(
     call: OutgoingCall,
     attempt: Attempt,
 ) -> BoxFuture<'a, CallResult> {
-    Box::pin(call_when_ready(connection, executor, call, attempt))
+    Box::pin(call_here(connection, executor, call, attempt))
 }
 
 /// What stands behind a channel's interceptors.
@@ -120,12 +120,9 @@ impl Behind {
             body.check(self.types.map(|method| method.request))?;
             message.payload = body.into_buffer(message.encoding, message.headroom)?;
         }
-        Ok(OutgoingCall {
-            message,
-            types: self.types,
-            wait_for_ready: self.wait_for_ready,
-            counted_by_caller: true,
-        })
+        let mut call = OutgoingCall::new(message, self.types, self.wait_for_ready);
+        call.counted_by_caller = true;
+        Ok(call)
     }
 
     async fn run(&self, call: InterceptedCall) -> Outcome {

@@ -2,15 +2,18 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 use starling_endpoint::{CallDescriptor, CallNumber, Encoding, OwnedMessage, Status};
 use starling_io::MessageMemory;
 use starling_message::MethodDescriptor;
 
+use crate::balancing::Placement;
 use crate::call_cell::CallCell;
 use crate::channel_state::ChannelState;
 use crate::driver::{DeadlineWaker, Watch};
+use crate::health::{BackendHealth, HealthCell};
 use crate::stats::ThreadStats;
 
 /// How a call ended: its response and the response's encoding, or a status.
@@ -45,11 +48,39 @@ pub trait Transport: Send + Sync {
         false
     }
 
+    /// Transports with the same number are driven together. By default each is driven by itself.
+    fn loop_id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// What carries the calls of a new stream, which all have to reach one server. `None`: this transport does,
+    /// for it has only one.
+    fn for_stream(&self) -> Option<Arc<dyn Transport>> {
+        None
+    }
+
     /// Calls [`DeadlineWaker::wake`] at this time, unless the waker is cancelled before.
     fn wake_at(&self, deadline: Instant, waker: Arc<DeadlineWaker>);
 
     /// Where the connection stands.
     fn state(&self) -> ChannelState;
+
+    /// Wakes this each time the state changes. A transport that does not is asked from time to time only.
+    fn watch_state(&self, waker: Waker) {
+        let _ = waker;
+    }
+
+    /// Why the last attempt to connect failed, if the transport knows.
+    fn failure(&self) -> Option<Status> {
+        None
+    }
+
+    /// Keeps the health of a service of the server in this cell, while it is connected. By default it is not
+    /// asked for, and the server counts as healthy.
+    fn watch_health(&self, service: &str, health: Arc<HealthCell>) {
+        let _ = service;
+        health.set(BackendHealth::Unchecked);
+    }
 
     /// The best memory for large parts of requests.
     fn memory(&self) -> &MessageMemory;
@@ -91,7 +122,7 @@ impl Operation {
 }
 
 /// A call on its way to a server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct OutgoingCall {
     /// The request.
     pub message: CallDescriptor,
@@ -102,6 +133,29 @@ pub struct OutgoingCall {
     pub wait_for_ready: bool,
     /// The caller has the call counted, and not the endpoint: it sees other messages, or another end.
     pub counted_by_caller: bool,
+    /// Backends that others are better than: they have the call already, or have failed it.
+    pub(crate) avoid: Option<Box<Avoid>>,
+}
+
+/// Ids of backends of a balanced channel.
+#[derive(Clone, Debug)]
+pub(crate) struct Avoid(pub(crate) Vec<u64>);
+
+impl OutgoingCall {
+    /// A call, which may go to any backend.
+    pub(crate) fn new(
+        message: CallDescriptor,
+        types: Option<&'static MethodDescriptor>,
+        wait_for_ready: bool,
+    ) -> Self {
+        Self {
+            message,
+            types,
+            wait_for_ready,
+            counted_by_caller: false,
+            avoid: None,
+        }
+    }
 }
 
 /// An operation that its caller waits for.
@@ -109,6 +163,11 @@ pub struct OutgoingCall {
 pub struct CallHandle(pub(crate) Arc<CallCell>);
 
 impl CallHandle {
+    /// One that nobody waits for.
+    pub(crate) fn unattended(operation: Operation) -> Self {
+        Self(CallCell::new(operation, None))
+    }
+
     /// The call.
     pub fn number(&self) -> CallNumber {
         self.0.number()
@@ -159,10 +218,38 @@ impl Reply {
         make: impl FnOnce(Option<&mut OutgoingCall>) -> CallResult,
     ) {
         if let Some(CallHandle(cell)) = self.call.take() {
+            let mut attempt = cell.take_attempt();
             // First: the caller may make the next call as soon as it has the result.
             cell.return_permit();
-            cell.finish_with(make);
+            cell.finish_with(|request| {
+                let result = make(request);
+                if let Some(attempt) = &mut attempt {
+                    attempt.handle_end(&result);
+                }
+                result
+            });
         }
+    }
+
+    /// Gives back the request of a call that was taken: for [`Reply::finish_unsent`].
+    pub fn put_back(&self, call: OutgoingCall) {
+        self.call().0.put_back(call);
+    }
+
+    /// Ends a call that did not run and never will. A balanced channel makes it at another server, if nobody has
+    /// taken the request.
+    pub fn finish_unsent(self, status: Status) {
+        let status = status.with_not_run();
+        match self.call().0.take_attempt() {
+            Some(attempt) => attempt.give_back(self, status),
+            None => self.finish(Err(status)),
+        }
+    }
+
+    /// Whether another server may make a call that this one has not run.
+    pub(crate) fn may_go_elsewhere(&self) -> bool {
+        let placement = self.call().0.placement();
+        placement.is_some_and(Placement::may_go_elsewhere)
     }
 }
 
@@ -170,6 +257,7 @@ impl Drop for Reply {
     #[inline]
     fn drop(&mut self) {
         if let Some(CallHandle(cell)) = self.call.take() {
+            drop(cell.take_attempt());
             cell.return_permit();
             cell.finish(Err(stopped(None)));
         }

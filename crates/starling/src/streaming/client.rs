@@ -15,6 +15,7 @@ use starling_io::forks;
 use starling_message::{Bytes, MethodDescriptor};
 use starling_stream::{Bundle, ClientEvent, ClientStream, Items, StreamRequest, StreamResponse};
 
+use super::again::FirstRequest;
 use super::{StreamEnd, only_servers_send};
 use crate::call_cell::CallCell;
 use crate::channel_call::Shared;
@@ -22,21 +23,35 @@ use crate::coding::CallCoding;
 use crate::connection::Connection;
 use crate::executor::Executor;
 use crate::options::CallOptions;
-use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Waiting};
-use crate::retry::{Attempt, call_when_ready};
+use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
+use crate::retry::{Attempt, call_here};
 
 /// How the requests of a stream get to the server.
 pub(crate) enum Route {
-    /// By a channel's transport.
-    Channel(Arc<Shared>),
+    /// By a channel's transport; if that has several servers, by another one for this stream.
+    Channel(Arc<Shared>, Option<Arc<dyn Transport>>),
     /// By the endpoint of this thread.
     Local(Arc<Connection>, Arc<Executor>),
 }
 
 impl Route {
+    pub(crate) fn of_channel(shared: &Arc<Shared>) -> Self {
+        Self::Channel(Arc::clone(shared), shared.transport.for_stream())
+    }
+
+    /// The transport of a channel's stream.
+    fn transport(&self) -> Option<&dyn Transport> {
+        match self {
+            Self::Channel(_, Some(own)) => Some(&**own),
+            Self::Channel(shared, None) => Some(&*shared.transport),
+            Self::Local(..) => None,
+        }
+    }
+
     fn start(&self, reply: Reply) {
         match self {
-            Self::Channel(shared) => shared.transport.start(reply),
+            Self::Channel(shared, None) => shared.transport.start(reply),
+            Self::Channel(_, Some(own)) => own.start(reply),
             Self::Local(connection, executor) => {
                 let Some(Operation::Call(call)) = reply.take_operation() else {
                     return;
@@ -44,7 +59,7 @@ impl Route {
                 let (connection, its_executor) = (Arc::clone(connection), Arc::clone(executor));
                 let handle = reply.call().clone();
                 executor.local.spawn(async move {
-                    let call = call_when_ready(&connection, &its_executor, call, Attempt::First);
+                    let call = call_here(&connection, &its_executor, call, Attempt::First);
                     if let Some(result) = handle.0.unless_abandoned(call).await {
                         reply.finish(result);
                     }
@@ -55,23 +70,23 @@ impl Route {
 
     fn cancel(&self, call: &CallHandle) {
         if call.0.abandon()
-            && let Self::Channel(shared) = self
+            && let Some(transport) = self.transport()
         {
-            shared.transport.cancel(call);
+            transport.cancel(call);
         }
     }
 
     /// Has what was started leave soon, though nobody waits.
     fn flush(&self) {
-        if let Self::Channel(shared) = self {
-            shared.transport.flush();
+        if let Some(transport) = self.transport() {
+            transport.flush();
         }
     }
 
     /// The caller begins to wait.
     fn drive(&self, waiting: &mut Waiting) {
-        if let Self::Channel(shared) = self {
-            shared.transport.drive(None, waiting);
+        if let Some(transport) = self.transport() {
+            transport.drive(None, waiting);
         }
     }
 }
@@ -103,6 +118,8 @@ pub(crate) struct ClientEnd {
     coding: Option<CallCoding>,
     /// The process that began the stream; see [`forks`].
     process: u32,
+    /// What begins the stream again, if it may.
+    first: Option<FirstRequest>,
     state: Mutex<State>,
 }
 
@@ -119,6 +136,14 @@ impl ClientEnd {
             .stream_window
             .unwrap_or(starling_stream::DEFAULT_WINDOW);
         let wait_for_ready = options.waits_for_ready();
+        let policy = match &route {
+            Route::Channel(shared, _) => shared.policy.as_deref(),
+            Route::Local(..) => None,
+        };
+        let (first, refused) = match FirstRequest::of(policy, method) {
+            Ok(first) => (first, None),
+            Err(status) => (None, Some(status)),
+        };
         Arc::new_cyclic(|this| {
             let mut end = Self {
                 this: Weak::clone(this),
@@ -129,6 +154,7 @@ impl ClientEnd {
                 wait_for_ready,
                 coding,
                 process: forks(),
+                first,
                 state: Mutex::new(State {
                     stream: ClientStream::new(0, 1, 0, false),
                     calls: Calls::new(),
@@ -144,6 +170,9 @@ impl ClientEnd {
             let sends = method.client_streaming;
             let stream = ClientStream::new(next_id(), window.max(1), room, sends);
             end.state.get_mut().stream = stream;
+            if let Some(status) = refused {
+                end.state.get_mut().stream.cancel(status);
+            }
             end
         })
     }
@@ -221,12 +250,14 @@ impl ClientEnd {
             message.headroom = message.header_len();
             message.payload.set_headroom(before, message.headroom);
         }
-        OutgoingCall {
-            message,
-            types: Some(self.method),
-            wait_for_ready: self.wait_for_ready && is_first,
-            counted_by_caller: true,
+        let wait_for_ready = self.wait_for_ready && is_first;
+        let mut call = OutgoingCall::new(message, Some(self.method), wait_for_ready);
+        call.counted_by_caller = true;
+        if let (true, Some(first), Route::Channel(shared, _)) = (is_first, &self.first, &self.route)
+        {
+            first.keep(shared, &call);
         }
+        call
     }
 
     /// Takes in the end of one of its calls.
@@ -244,6 +275,14 @@ impl ClientEnd {
             if calls.len() <= 1 {
                 calls.shrink_to_fit();
             }
+        }
+        if let (Some(first), Route::Channel(shared, _)) = (&self.first, &self.route)
+            && !stream.is_over()
+            && let Some(until) = first.handle_end(shared, call.number(), &result)
+        {
+            drop(state);
+            let timer = first.timer(Weak::clone(&self.this));
+            return shared.transport.wake_at(until, timer);
         }
         let progress = stream.handle_response(result.and_then(|(message, its_encoding)| {
             let position = message.stream().ok_or_else(|| {
@@ -276,6 +315,30 @@ impl ClientEnd {
         self.transmit();
     }
 
+    /// Begins the stream again: nothing of it has come from the server that it was begun at.
+    pub(super) fn begin_again(&self) {
+        let Some(this) = self.this.upgrade() else {
+            return;
+        };
+        let mut state = self.state.lock();
+        let id = next_id();
+        let again = self.first.as_ref().and_then(|first| first.again(id));
+        let Some(call) = again.filter(|_| !state.stream.is_over()) else {
+            return;
+        };
+        let handle = CallHandle(CallCell::of_stream(call, &this));
+        state.stream.rename(id);
+        state.calls.push(handle.clone());
+        let reader = state.reader.take();
+        drop(state);
+        self.route.start(Reply::new(handle));
+        self.route.flush();
+        // It waits for another backend now, perhaps in another loop.
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
     /// Cancels the calls that are out, and tells the server why.
     fn give_up(&self, (request, calls): (Option<StreamRequest>, Calls)) {
         if let Some(request) = request {
@@ -298,6 +361,9 @@ impl ClientEnd {
         let calls = std::mem::take(&mut state.calls);
         let wakers = [state.reader.take(), state.writer.take()];
         drop(state);
+        if let Some(first) = &self.first {
+            first.cancel();
+        }
         if self.process != forks() {
             // The calls are the parent's.
             return;

@@ -73,6 +73,13 @@ impl Process {
         writeln!(input, "{line}").expect("the process reads");
     }
 
+    /// Closes its standard input and waits for its end: a server shuts down.
+    pub(crate) fn end(&mut self) {
+        drop(self.child.stdin.take());
+        let status = self.child.wait().expect("it is a child of this process");
+        assert!(status.success(), "{status}");
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }

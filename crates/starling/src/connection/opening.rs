@@ -1,0 +1,120 @@
+//! How a call gets an open session: it waits for one, and has the connection connect if nobody has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use starling_endpoint::{SessionId, Status};
+
+use super::{Connection, Phase};
+use crate::lookup;
+
+/// How long a call waits for an open session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Not at all: another server may make the call.
+    None,
+    /// For the end of one attempt to connect.
+    Attempt,
+    /// Until an attempt succeeds.
+    Endless,
+}
+
+impl Patience {
+    pub(crate) fn of(wait_for_ready: bool) -> Self {
+        match wait_for_ready {
+            true => Self::Endless,
+            false => Self::Attempt,
+        }
+    }
+}
+
+impl Connection {
+    /// Waits for an open session that takes new calls.
+    pub(crate) async fn open(self: &Arc<Self>, wait_for_ready: bool) -> Result<SessionId, Status> {
+        self.open_for(Patience::of(wait_for_ready), false).await
+    }
+
+    pub(super) async fn open_for(
+        self: &Arc<Self>,
+        patience: Patience,
+        continues: bool,
+    ) -> Result<SessionId, Status> {
+        let wait_for_ready = patience == Patience::Endless;
+        let mut tried = false;
+        loop {
+            let (phase, is_usable, is_draining, version) = {
+                let state = self.state.lock();
+                let is_draining = state.draining && !state.suspected;
+                (
+                    state.phase.clone(),
+                    state.is_usable(continues),
+                    is_draining,
+                    self.version(),
+                )
+            };
+            match phase {
+                Phase::Open(session) if is_usable => return Ok(session),
+                Phase::Open(_) if is_draining && !wait_for_ready => return Err(self.draining()),
+                Phase::Idle | Phase::Resolving | Phase::Wanted | Phase::Opening(_)
+                    if patience == Patience::None =>
+                {
+                    return Err(self.down_status(&self.state.lock()));
+                }
+                Phase::Open(_) | Phase::Resolving | Phase::Wanted | Phase::Opening(_) => {
+                    tried = true;
+                    self.wait_for_change(version).await;
+                }
+                Phase::Down { error, .. }
+                    if (tried || patience == Patience::None) && !wait_for_ready =>
+                {
+                    return Err(error);
+                }
+                Phase::Down { until_ns, error } if self.executor.now_ns() < until_ns => {
+                    if !wait_for_ready {
+                        return Err(error);
+                    }
+                    let pause_ns = until_ns.saturating_sub(self.executor.now_ns());
+                    let pause = Duration::from_nanos(pause_ns);
+                    self.executor.local.sleep(pause).await;
+                }
+                Phase::Idle | Phase::Down { .. } => self.start_attempt(),
+            }
+        }
+    }
+
+    /// Starts an attempt to connect. It is a task of its own, as [`Self::request_binding`] is, and
+    /// continues after the call that waits for it has been given up.
+    fn start_attempt(self: &Arc<Self>) {
+        if !lookup::is_needed(&self.address) {
+            return self.connect_to(vec![self.address.to_string()]);
+        }
+        self.change().phase = Phase::Resolving;
+        self.notify();
+        let connection = Arc::downgrade(self);
+        let found = lookup::look_up(&self.address);
+        self.executor.local.spawn(async move {
+            let found = found.await;
+            let Some(connection) = connection.upgrade() else {
+                return;
+            };
+            match found {
+                Ok(targets) => connection.connect_to(targets),
+                Err(error) => {
+                    connection.fail(error);
+                    connection.notify();
+                }
+            }
+        });
+    }
+
+    /// Has the event loop open a session at the first of these targets that works.
+    pub(super) fn connect_to(self: &Arc<Self>, targets: Vec<String>) {
+        let mut state = self.change();
+        state.phase = Phase::Wanted;
+        state.targets = targets.into();
+        state.failed_targets.clear();
+        drop(state);
+        self.enqueue();
+        self.notify();
+    }
+}

@@ -1,0 +1,80 @@
+//! Watches a server's health for a balanced channel (gRPC A17), on the connection that the channel has.
+//!
+//! It runs in the event loop behind the channel and is no call that a thread waits for. So it costs callers
+//! nothing: what the server says is read when somebody drives, and else by the keeper.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use starling_balance::{Backoff, Random};
+use starling_endpoint::{Code, Status};
+
+use super::cell::{BackendHealth, HealthCell};
+use super::{HealthCheckRequest, HealthClient, ServingStatus};
+use crate::connection::Connection;
+use crate::executor::Executor;
+use crate::interceptor::Interceptors;
+use crate::local::LocalChannel;
+
+/// Pauses before a server is asked again.
+const AGAIN: Backoff = Backoff {
+    initial: Duration::from_millis(100),
+    max: Duration::from_secs(10),
+    multiplier: 2.0,
+    jitter: 0.2,
+};
+
+/// Keeps what the server at this connection says of a service in the cell, until that is closed.
+pub(crate) async fn watch_health(
+    connection: Arc<Connection>,
+    executor: Arc<Executor>,
+    service: Box<str>,
+    health: Arc<HealthCell>,
+) {
+    let channel = LocalChannel::new(Arc::clone(&connection), &executor, Interceptors::default());
+    let client = HealthClient::new(channel);
+    let request = HealthCheckRequest::new().with_service(&service);
+    let mut watching = pin!(async {
+        let mut failures = 0;
+        loop {
+            // Fails only if it does not wait.
+            let _ = connection.open(true).await;
+            let mut changes = client.watch(&request);
+            let end = loop {
+                match changes.message().await {
+                    Ok(Some(change)) => {
+                        failures = 0;
+                        health.set(match change.message().status() {
+                            ServingStatus::SERVING => BackendHealth::Serving,
+                            _ => BackendHealth::NotServing,
+                        });
+                    }
+                    Ok(None) => break Status::internal("the server ended the watch"),
+                    Err(end) => break end,
+                }
+            };
+            health.set(after(&end));
+            let pause_ns = AGAIN.pause_ns(failures, &mut Random::new(executor.random()));
+            failures += 1;
+            executor.local.sleep(Duration::from_nanos(pause_ns)).await;
+        }
+    });
+    poll_fn(|cx| match health.poll_closed(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => watching.as_mut().poll(cx),
+    })
+    .await;
+}
+
+/// What is known of a server whose watch ended so.
+fn after(end: &Status) -> BackendHealth {
+    match end.code() {
+        // It has no health checks, or watchers enough: whether it can be called shows when it is.
+        Code::Unimplemented | Code::ResourceExhausted => BackendHealth::Unchecked,
+        // The connection is over, or the server ends. The next one begins anew.
+        _ => BackendHealth::Pending,
+    }
+}

@@ -1,0 +1,78 @@
+//! Calls that are made once, and calls that are made again when they fail.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use starling_balance::{Failure, PUSHBACK_KEY, Pushback, Retry, RetryPolicy};
+use starling_endpoint::{Metadata, Status};
+
+use super::buffer::Kept;
+use super::throttle_of;
+use crate::balancing::random;
+use crate::channel_call::{DeadlineTimer, RawCall, Shared};
+use crate::plane::{CallResult, Operation};
+
+/// How an attempt failed.
+pub(crate) fn failure_of(status: &Status) -> Failure {
+    let pushback = status
+        .metadata()
+        .and_then(|it: &Metadata| it.value(PUSHBACK_KEY));
+    Failure {
+        code: status.code(),
+        pushback: Pushback::parse(pushback),
+    }
+}
+
+/// A call that is made once, of a channel whose calls are counted.
+pub(super) async fn once(shared: Arc<Shared>, mut call: RawCall) -> CallResult {
+    let response = poll_fn(|cx| call.poll(cx)).await?;
+    if let Some(throttle) = throttle_of(&shared) {
+        throttle.record_success();
+    }
+    Ok(response)
+}
+
+/// A call that is made again when it fails.
+pub(super) async fn retry(
+    shared: Arc<Shared>,
+    mut call: RawCall,
+    kept: Option<Kept>,
+    policy: RetryPolicy,
+) -> CallResult {
+    let mut retry = Retry::default();
+    loop {
+        let status = match poll_fn(|cx| call.poll(cx)).await {
+            Ok(response) => {
+                if let Some(throttle) = throttle_of(&shared) {
+                    throttle.record_success();
+                }
+                return Ok(response);
+            }
+            Err(status) => status,
+        };
+        let throttle = throttle_of(&shared);
+        let failure = failure_of(&status);
+        let pause_ns = retry.handle_failure(&policy, failure, throttle, &mut random());
+        let (Some(pause_ns), Some(kept)) = (pause_ns, &kept) else {
+            return Err(status);
+        };
+        let Some(until) = shared.time.after(Some(Duration::from_nanos(pause_ns))) else {
+            return Err(status);
+        };
+        // What failed says more than that there was no time for another attempt.
+        if kept
+            .call()
+            .message
+            .deadline
+            .is_some_and(|deadline| until >= deadline)
+        {
+            return Err(status);
+        }
+        let mut timer = DeadlineTimer::default();
+        poll_fn(|cx| timer.poll(Some(until), &shared, cx)).await;
+        let avoid = vec![call.backend()];
+        let again = kept.again(retry.failed(), avoid);
+        call = RawCall::new(&shared, Operation::Call(again));
+    }
+}

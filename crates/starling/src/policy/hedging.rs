@@ -1,0 +1,136 @@
+//! Calls that are made several times at once.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use starling_balance::{Hedging, HedgingPolicy, HedgingStep};
+use starling_endpoint::Status;
+
+use super::attempts::failure_of;
+use super::buffer::Kept;
+use super::throttle_of;
+use crate::channel_call::{DeadlineTimer, RawCall, Shared};
+use crate::plane::{CallResult, Operation};
+
+/// The attempts of a call.
+struct Attempts {
+    shared: Arc<Shared>,
+    kept: Option<Kept>,
+    policy: HedgingPolicy,
+    hedging: Hedging,
+    begun: Instant,
+    /// Those that are not over.
+    calls: Vec<RawCall>,
+    last: Option<Status>,
+    timer: (u64, DeadlineTimer),
+}
+
+/// A call that is made once more after each delay without an answer. The first success ends it.
+pub(super) async fn hedge(
+    shared: Arc<Shared>,
+    first: RawCall,
+    kept: Option<Kept>,
+    policy: HedgingPolicy,
+) -> CallResult {
+    let begun = shared.time.now();
+    let mut attempts = Attempts {
+        shared,
+        kept,
+        policy,
+        hedging: Hedging::default(),
+        begun,
+        calls: vec![first],
+        last: None,
+        timer: (0, DeadlineTimer::default()),
+    };
+    // It begins now, not when it is first polled.
+    let step = attempts.hedging.poll(&attempts.policy, 0, None);
+    debug_assert_eq!(step, HedgingStep::Attempt);
+    if attempts.kept.is_none() {
+        attempts.hedging.stop();
+    }
+    poll_fn(|cx| attempts.poll(cx)).await
+}
+
+impl Attempts {
+    fn now_ns(&self) -> u64 {
+        let passed = (self.shared.time.now()).saturating_duration_since(self.begun);
+        u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CallResult> {
+        loop {
+            if let Poll::Ready(result) = self.poll_calls(cx) {
+                return Poll::Ready(result);
+            }
+            let (now, throttle) = (self.now_ns(), throttle_of(&self.shared));
+            match self.hedging.poll(&self.policy, now, throttle) {
+                HedgingStep::Attempt => self.make_another(),
+                HedgingStep::Wait => return Poll::Pending,
+                HedgingStep::Over => {
+                    let last = self.last.take();
+                    let status = last.unwrap_or_else(|| Status::internal("no attempt was made"));
+                    return Poll::Ready(Err(status));
+                }
+                HedgingStep::WaitUntil(at) => {
+                    if self.timer.0 != at {
+                        self.timer = (at, DeadlineTimer::default());
+                    }
+                    let until = self.begun.checked_add(Duration::from_nanos(at));
+                    if self.timer.1.poll(until, &self.shared, cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks at all attempts. Ready: one of them decides the call.
+    fn poll_calls(&mut self, cx: &mut Context<'_>) -> Poll<CallResult> {
+        let mut at = 0;
+        while let Some(call) = self.calls.get_mut(at) {
+            match call.poll(cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(Ok(response)) => {
+                    if let Some(throttle) = throttle_of(&self.shared) {
+                        throttle.record_success();
+                    }
+                    // The others are cancelled now, not when the caller drops the future.
+                    self.calls.clear();
+                    return Poll::Ready(Ok(response));
+                }
+                Poll::Ready(Err(status)) => {
+                    self.calls.remove(at);
+                    let (now, throttle) = (self.now_ns(), throttle_of(&self.shared));
+                    let failure = failure_of(&status);
+                    let is_final =
+                        (self.hedging).handle_failure(&self.policy, now, failure, throttle);
+                    if is_final {
+                        self.calls.clear();
+                        return Poll::Ready(Err(status));
+                    }
+                    self.last = Some(status);
+                }
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Makes another attempt, at another backend if there is one. A channel that is full makes none: an attempt
+    /// is worth less than another caller's call.
+    fn make_another(&mut self) {
+        let Some(kept) = self
+            .kept
+            .as_ref()
+            .filter(|_| self.shared.permits.has_room())
+        else {
+            return self.hedging.withdraw();
+        };
+        let avoid = self.calls.iter().map(RawCall::backend).collect();
+        let again = kept.again(self.hedging.made() - 1, avoid);
+        let call = RawCall::new(&self.shared, Operation::Call(again));
+        self.calls.push(call);
+    }
+}

@@ -1,0 +1,118 @@
+//! Calls that are made several times at once (gRPC A6).
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use starling::{Channel, Code, HedgingPolicy, MethodConfig, ServiceConfig, Status};
+use starling_test_protos::test::TestClient;
+
+use crate::common::{payload, shm_address, wait_until};
+use crate::script::{MILLI, Script, code_of, pushback, serve_script, unavailable};
+use crate::{addresses_of, end_server, servers, until_ready};
+
+fn hedged(policy: HedgingPolicy) -> ServiceConfig {
+    ServiceConfig::new().method("", MethodConfig::new().hedge(policy))
+}
+
+#[test]
+fn a_slow_call_is_made_at_another_server_too_and_the_loser_is_cancelled() {
+    let servers = servers(&[shm_address(), shm_address()]);
+    servers[0].1.open.store(true, Ordering::SeqCst);
+    let channel = Channel::balanced(addresses_of(&servers))
+        .service_config(hedged(HedgingPolicy::new(2, MILLI)))
+        .lazy()
+        .expect("a channel");
+    let client = TestClient::new(channel.clone());
+    client.echo(&payload(b"")).wait().expect("a server");
+    until_ready(&channel, 2);
+    let slow = &servers[1].1;
+    for _ in 0..20 {
+        let response = client.wait(&payload(b"quick")).wait().expect("one is open");
+        assert_eq!(response.message().bytes(), b"quick");
+    }
+    // Those at the slow server did not stay there.
+    assert!(slow.waiting.load(Ordering::SeqCst) > 0);
+    wait_until(|| slow.waiting.load(Ordering::SeqCst) == slow.dropped.load(Ordering::SeqCst));
+    for (server, _) in servers {
+        end_server(server);
+    }
+}
+
+fn start(policy: HedgingPolicy) -> (starling::ServerHandle, Script, TestClient<Channel>) {
+    let (server, _, script) = serve_script(&shm_address());
+    let channel = Channel::builder(server.address()).service_config(hedged(policy));
+    let client = TestClient::new(channel.lazy().expect("a channel"));
+    (server, script, client)
+}
+
+#[test]
+fn attempts_go_on_after_a_failure_that_is_not_fatal_and_end_with_one_that_is() {
+    let hour = Duration::from_secs(3600);
+    let policy = HedgingPolicy::new(4, hour).non_fatal([Code::Unavailable]);
+    let (_server, script, client) = start(policy);
+    // The next attempt does not wait for its time.
+    script.fail_once(unavailable());
+    script.fail_once(unavailable());
+    assert_eq!(code_of(client.echo(&payload(b"")).wait()), Code::Ok);
+    assert_eq!(script.take_calls().len(), 3);
+
+    script.fail_once(unavailable());
+    script.fail_once(Status::internal("fatal"));
+    assert_eq!(code_of(client.echo(&payload(b"")).wait()), Code::Internal);
+    assert_eq!(script.take_calls().len(), 2);
+
+    for number in 0..4 {
+        script.fail_once(Status::unavailable(format!("failure {number}")));
+    }
+    let status = client.echo(&payload(b"")).wait().expect_err("all fail");
+    assert_eq!(status.message(), "failure 3");
+    assert_eq!(script.take_calls().len(), 4);
+
+    // The server asks for no more.
+    script.fail_once(pushback(unavailable(), "-1"));
+    assert_eq!(
+        code_of(client.echo(&payload(b"")).wait()),
+        Code::Unavailable
+    );
+    assert_eq!(script.take_calls().len(), 1);
+    // The server asks for a pause.
+    script.fail_once(pushback(unavailable(), "15"));
+    assert_eq!(code_of(client.echo(&payload(b"")).wait()), Code::Ok);
+    let calls = script.take_calls();
+    assert!(calls[1].came - calls[0].came >= 15 * MILLI);
+}
+
+#[test]
+fn a_full_channel_makes_no_second_attempts() {
+    let (server, gate, script) = serve_script(&shm_address());
+    let channel = Channel::builder(server.address())
+        .capacity(1)
+        .service_config(hedged(HedgingPolicy::new(5, Duration::ZERO)));
+    let channel = channel.lazy().expect("a channel");
+    let client = TestClient::new(channel.clone());
+    let call = client.wait(&payload(b"alone"));
+    wait_until(|| gate.waiting.load(Ordering::SeqCst) == 1);
+    assert_eq!(channel.calls_outstanding(), 1);
+    gate.open.store(true, Ordering::SeqCst);
+    call.wait().expect("the gate is open");
+    assert_eq!(script.take_calls().len(), 1);
+}
+
+#[test]
+fn dropping_a_call_cancels_all_its_attempts() {
+    let (server, gate, _script) = serve_script(&shm_address());
+    let channel = Channel::builder(server.address())
+        .service_config(hedged(HedgingPolicy::new(3, Duration::ZERO)));
+    let channel = channel.lazy().expect("a channel");
+    let client = TestClient::new(channel.clone());
+    let mut call = Box::pin(client.wait(&payload(b"dropped")));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    wait_until(|| {
+        assert!(call.as_mut().poll(&mut cx).is_pending());
+        gate.waiting.load(Ordering::SeqCst) == 3
+    });
+    drop(call);
+    wait_until(|| gate.dropped.load(Ordering::SeqCst) == 3);
+    assert_eq!(channel.calls_outstanding(), 0);
+    end_server(server);
+}

@@ -1,0 +1,255 @@
+//! Streams of channels to several servers: each is at one server, and begins again at most before its first
+//! response.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use starling::{
+    CallOptions, Channel, Code, HedgingPolicy, MethodConfig, RetryPolicy, ServerHandle,
+    ServiceConfig, Status, StreamReceiver,
+};
+use starling_test_protos::streams::{Number, StreamsClient};
+
+use crate::common::{LONG, any_addresses, shm_address, wait_until};
+use crate::script::{MILLI, Script, pushback, unavailable};
+use crate::stream_service::{Counts, builder, end, number, range};
+use crate::until_ready;
+
+type Streaming = (ServerHandle, std::sync::Arc<Counts>, Script);
+
+fn serve(address: &str) -> Streaming {
+    let script = Script::default();
+    let (builder, counts) = builder(address);
+    let server = builder.interceptor(script.clone()).build();
+    let server = server.expect("a server").spawn().expect("threads");
+    (server, counts, script)
+}
+
+fn two(address: &str) -> [Streaming; 2] {
+    let other = match address.starts_with("udp") {
+        true => address.to_owned(),
+        false => format!("{address}-other"),
+    };
+    [serve(address), serve(&other)]
+}
+
+fn balanced(servers: &[Streaming], config: ServiceConfig) -> (Channel, StreamsClient<Channel>) {
+    let addresses = servers.iter().map(|it| it.0.address());
+    let channel = Channel::balanced(addresses).service_config(config);
+    let channel = starling::block_on(channel.connect()).expect("servers");
+    until_ready(&channel, servers.len());
+    (channel.clone(), StreamsClient::new(channel))
+}
+
+fn retried(max_attempts: u32) -> ServiceConfig {
+    let policy = RetryPolicy::default()
+        .backoff(MILLI, MILLI, 1.0)
+        .max_attempts(max_attempts);
+    ServiceConfig::new().method("streams.Streams", MethodConfig::new().retry(policy))
+}
+
+fn all(mut numbers: StreamReceiver<Number>) -> (Vec<u64>, Option<Status>) {
+    let mut seen = Vec::new();
+    loop {
+        match numbers.wait() {
+            Ok(Some(number)) => seen.push(number.message().value()),
+            Ok(None) => return (seen, None),
+            Err(status) => return (seen, Some(status)),
+        }
+    }
+}
+
+#[test]
+fn each_stream_is_at_one_server_and_streams_go_round_all() {
+    for address in any_addresses() {
+        let servers = two(&address);
+        let (channel, client) = balanced(&servers, ServiceConfig::new());
+        let (mut sender, mut receiver) = client.echo();
+        for value in 0..200 {
+            sender.send_wait(&number(value, 1000)).expect("room");
+            let back = receiver.wait().expect("an echo").expect("an echo");
+            assert_eq!(back.message().value(), value);
+        }
+        let read = servers
+            .each_ref()
+            .map(|it| it.1.read.load(Ordering::SeqCst));
+        assert!(read == [200, 0] || read == [0, 200], "{read:?}");
+        let mut outstanding: Vec<_> = channel.backends().iter().map(|it| it.outstanding).collect();
+        outstanding.sort_unstable();
+        assert_eq!(outstanding[0], 0, "of one server");
+        assert!(outstanding[1] > 0, "a stream counts as long as it lives");
+        drop(sender);
+        assert!(receiver.wait().expect("the end").is_none());
+        drop(receiver);
+        wait_until(|| channel.backends().iter().all(|it| it.outstanding == 0));
+
+        for _ in 0..20 {
+            let (seen, failure) = all(client.count(&range(0, 50, 100)));
+            assert_eq!((seen.len(), failure), (50, None));
+        }
+        let sent = servers
+            .each_ref()
+            .map(|it| it.1.sent.load(Ordering::SeqCst));
+        assert!(sent.iter().all(|sent| *sent >= 250), "{sent:?}");
+        drop((channel, client));
+        for (server, ..) in servers {
+            end(server);
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_fails_before_its_first_response_begins_again() {
+    for address in any_addresses() {
+        let servers = [serve(&address)];
+        let script = servers[0].2.clone();
+        let (_channel, client) = balanced(&servers, retried(3));
+        script.fail_once(unavailable());
+        script.fail_once(pushback(unavailable(), "1"));
+        let (seen, failure) = all(client.count(&range(0, 1000, 500)));
+        assert_eq!((seen.len(), failure), (1000, None));
+        let attempts = script.take_calls().into_iter();
+        let attempts: Vec<_> = attempts.map(|it| it.previous_attempts).collect();
+        assert_eq!(attempts, [None, Some("1".to_owned()), Some("2".to_owned())]);
+    }
+}
+
+#[test]
+fn a_stream_ends_with_its_last_failure() {
+    let servers = [serve(&shm_address())];
+    let (_channel, client) = balanced(&servers, retried(2));
+    let script = &servers[0].2;
+    script.fail_once(unavailable());
+    script.fail_once(Status::unavailable("the last one"));
+    let (seen, failure) = all(client.count(&range(0, 10, 0)));
+    assert_eq!(seen, [] as [u64; 0]);
+    assert_eq!(failure.expect("it fails").message(), "the last one");
+    assert_eq!(script.take_calls().len(), 2);
+    script.fail_once(Status::internal("not to be tried again"));
+    let (_, failure) = all(client.count(&range(0, 10, 0)));
+    assert_eq!(failure.expect("it fails").code(), Code::Internal);
+    assert_eq!(script.take_calls().len(), 1);
+}
+
+#[test]
+fn a_stream_that_has_begun_does_not_begin_again() {
+    let servers = [serve(&shm_address())];
+    let (_channel, client) = balanced(&servers, retried(3));
+    let mut range = range(0, 3, 0);
+    range.set_code(Code::Unavailable as u32);
+    let (seen, failure) = all(client.count(&range));
+    assert_eq!(seen, [0, 1, 2]);
+    assert_eq!(failure.expect("it fails").code(), Code::Unavailable);
+    assert_eq!(servers[0].2.take_calls().len(), 1);
+}
+
+#[test]
+fn a_stream_that_waits_to_begin_again_can_be_dropped_and_has_its_deadline() {
+    let hour = Duration::from_secs(3600);
+    let policy = RetryPolicy::default().backoff(hour, hour, 1.0);
+    let config = ServiceConfig::new().method("", MethodConfig::new().retry(policy));
+    let servers = [serve(&shm_address())];
+    let (channel, client) = balanced(&servers, config);
+    let script = &servers[0].2;
+    script.fail_once(unavailable());
+    let mut receiver = client.count(&range(0, 3, 0));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    wait_until(|| {
+        let next = std::pin::pin!(receiver.message());
+        assert!(next.poll(&mut cx).is_pending());
+        script.take_calls().len() == 1
+    });
+    drop(receiver);
+    wait_until(|| channel.backends().iter().all(|it| it.outstanding == 0));
+    // There is no time to begin it again.
+    script.fail_once(unavailable());
+    let options = CallOptions::with_timeout(Duration::from_secs(60));
+    let (_, failure) = all(client.count_with(&range(0, 3, 0), &options));
+    assert_eq!(failure.expect("it fails").code(), Code::Unavailable);
+}
+
+#[test]
+fn a_stream_that_is_dropped_before_any_response_leaves_nothing() {
+    let servers = [serve(&shm_address())];
+    let (channel, client) = balanced(&servers, retried(2));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    for _ in 0..20 {
+        let mut receiver = client.count(&range(0, 3, 0));
+        let _ = std::pin::pin!(receiver.message()).poll(&mut cx);
+    }
+    wait_until(|| channel.backends().iter().all(|it| it.outstanding == 0));
+}
+
+#[test]
+fn streams_are_not_hedged() {
+    let policy = HedgingPolicy::new(2, Duration::ZERO);
+    let config = ServiceConfig::new().method("", MethodConfig::new().hedge(policy));
+    let servers = [serve(&shm_address())];
+    let (_channel, client) = balanced(&servers, config);
+    let (_, failure) = all(client.count(&range(0, 3, 0)));
+    let status = failure.expect("it is refused");
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(!status.may_have_run());
+    assert!(status.message().contains("hedgingPolicy"), "{status}");
+}
+
+#[test]
+fn items_that_are_too_long_end_a_stream_at_both_ends() {
+    let method = MethodConfig::new().max_bytes(1000, 500);
+    let config = ServiceConfig::new().method("", method);
+    let servers = [serve(&shm_address())];
+    let (_channel, client) = balanced(&servers, config);
+    let (mut sender, receiver) = client.echo();
+    sender.send_wait(&number(1, 100)).expect("short");
+    let status = sender.send_wait(&number(2, 2000)).expect_err("too long");
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    let (_, failure) = all(receiver);
+    assert_eq!(failure.as_ref(), Some(&status));
+    let (seen, failure) = all(client.count(&range(0, 3, 800)));
+    let status = failure.expect("too long");
+    assert!(status.message().contains("500"), "{status}");
+    assert_eq!((seen.len(), status.code()), (0, Code::ResourceExhausted));
+    let counts = &servers[0].1;
+    wait_until(|| counts.running.load(Ordering::SeqCst) == 0);
+}
+
+#[test]
+fn a_stream_goes_on_at_a_server_that_shuts_down_and_the_next_one_begins_elsewhere() {
+    for address in any_addresses() {
+        let [first, second] = two(&address);
+        let (first, its_counts, _) = first;
+        let addresses = [first.address().to_owned(), second.0.address().to_owned()];
+        let channel = Channel::balanced(addresses)
+            .load_balancing(starling::LoadBalancing::pick_first())
+            .lazy()
+            .expect("a channel");
+        let client = StreamsClient::new(channel);
+        let (mut sender, mut receiver) = client.echo();
+        let echo = |sender: &mut starling::StreamSender<Number>,
+                    receiver: &mut StreamReceiver<Number>,
+                    value| {
+            sender.send_wait(&number(value, 10)).expect("room");
+            let back = receiver.wait().expect("an echo").expect("an echo");
+            assert_eq!(back.message().value(), value);
+        };
+        echo(&mut sender, &mut receiver, 0);
+        assert_eq!(its_counts.running.load(Ordering::SeqCst), 1, "{address}");
+        let ending = std::thread::spawn(move || first.shutdown(LONG));
+        // New streams are at the other one as soon as the first one shuts down.
+        let mut value = 1;
+        wait_until(|| {
+            let (_, failure) = all(client.count(&range(0, 10, 0)));
+            assert_eq!(failure, None);
+            echo(&mut sender, &mut receiver, value);
+            value += 1;
+            second.1.sent.load(Ordering::SeqCst) > 0
+        });
+        for value in 1000..1100 {
+            echo(&mut sender, &mut receiver, value);
+        }
+        drop(sender);
+        assert!(receiver.wait().expect("the end").is_none());
+        let finished = ending.join().expect("no panic").expect("no device fails");
+        assert!(finished, "a stream was left behind");
+    }
+}
