@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use starling::{CallOptions, Channel, block_on};
+use starling::{CallOptions, Channel, LoadBalancing, block_on};
 use starling_dynamic::{DynamicClient, service_notation};
 
 use crate::error::CliError;
@@ -26,8 +26,15 @@ use crate::output;
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
     /// The server: udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT, with ?queue=N where
-    /// another process has the first queue (IFNAME and queue are of this host).
-    address: String,
+    /// another process has the first queue (IFNAME and queue are of this host). Of several addresses
+    /// with commas between them, the first one that can be reached.
+    #[arg(
+        value_name = "ADDRESS[,ADDRESS]",
+        value_delimiter = ',',
+        num_args = 1,
+        required = true
+    )]
+    addresses: Vec<String>,
     /// The method to call: pkg.Service/Method. Given pkg.Service, prints the service's methods; without
     /// this argument, prints the server's services.
     method: Option<String>,
@@ -58,6 +65,7 @@ Exit status:
 Examples, with `starling serve kv` in another terminal:
   starling call udp://127.0.0.1:9000
   starling call udp://127.0.0.1:9000 kv.Kv
+  starling call udp://kv-0:9000,udp://kv-1:9000 kv.Kv
   starling call udp://127.0.0.1:9000 kv.Kv/Put '{\"key\": \"aGVsbG8=\", \"value\": \"d29ybGQ=\"}'
   starling call udp://127.0.0.1:9000 kv.Kv/Get '{\"key\": \"aGVsbG8=\"}' --timeout 100ms
   echo '{\"limit\": 3}' | starling call shm://kv kv.Kv/Scan -";
@@ -96,7 +104,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         let inserted = options.metadata.insert(key, value);
         inserted.map_err(|error| CliError::Usage(format!("--metadata {key}: {error}")))?;
     }
-    let channel = Channel::lazy(&arguments.address)?;
+    let channel = Channel::balanced(&arguments.addresses);
+    let channel = channel.load_balancing(LoadBalancing::pick_first()).lazy()?;
     let deadline = Instant::now() + arguments.timeout;
     // The timeout is that of all calls together.
     let client = || {

@@ -183,6 +183,27 @@ fn a_wrong_address_is_status_2_and_an_absent_server_status_78() {
 }
 
 #[test]
+fn of_several_addresses_the_first_one_that_can_be_reached_is_called() {
+    let serve = Serve::start(
+        "kv",
+        &["udp://127.0.0.1:0", &shm("kv-list")],
+        &["--records", "1"],
+    );
+    let (absent, missing) = (shm("absent"), json!({"found": false, "value": ""}));
+    for address in &serve.addresses {
+        for list in [format!("{absent},{address}"), format!("{address},{absent}")] {
+            assert_eq!(call(&list, "kv.Kv/Get", &json!({"key": "eA=="})), missing);
+        }
+    }
+    let other = shm("absent-too");
+    let (status, said) = fails(&["call", &format!("{absent},{other}"), "kv.Kv"]);
+    assert_eq!(status, 78, "{said}");
+    assert!(said.contains(&absent) && said.contains(&other), "{said}");
+    let (status, said) = fails(&["call", &format!("{absent},,"), "kv.Kv"]);
+    assert_eq!(status, 2, "{said}");
+}
+
+#[test]
 fn an_address_in_use_is_an_error_that_names_it() {
     let serve = Serve::start("echo", &["udp://127.0.0.1:0", &shm("in-use")], &[]);
     for address in &serve.addresses {
