@@ -91,3 +91,14 @@ fn metrics_prints_the_calls_by_status() {
          Client: 4 calls, 1 failed\nServer: 4 calls, 1 failed\n"
     );
 }
+
+#[test]
+fn balanced_prints_three_greetings_and_that_no_call_failed() {
+    assert_eq!(
+        run("balanced"),
+        "first: Hello, world!\n\
+         second: Hello, world!\n\
+         third: Hello, world!\n\
+         no call failed while a server was shut down\n"
+    );
+}
