@@ -38,6 +38,7 @@ pub struct CallRecorder {
     in_flight: Cell,
     messages_received: Cell,
     messages_sent: Cell,
+    retries: Cell,
 }
 
 impl CallRecorder {
@@ -54,6 +55,7 @@ impl CallRecorder {
             in_flight: Cell::default(),
             messages_received: Cell::default(),
             messages_sent: Cell::default(),
+            retries: Cell::default(),
         }
     }
 
@@ -218,6 +220,11 @@ impl CallRecorder {
         self.messages_sent.add(1, self.writers);
     }
 
+    /// A call is made once more.
+    pub fn record_retry(&self) {
+        self.retries.add(1, self.writers);
+    }
+
     /// All counts. A call that is being recorded may be in some and not yet in others.
     pub fn totals(&self) -> CallTotals {
         let mut totals = CallTotals {
@@ -231,6 +238,7 @@ impl CallRecorder {
             in_flight: self.in_flight.value() as i64,
             messages_received: self.messages_received.value(),
             messages_sent: self.messages_sent.value(),
+            retries: self.retries.value(),
             ..CallTotals::default()
         };
         for (code, durations) in Code::ALL.into_iter().zip(&self.durations) {
@@ -303,12 +311,13 @@ mod tests {
             assert_eq!(recorder.totals().in_flight(), 2);
             recorder.end(Code::Unavailable, 5_000);
             recorder.record_queued(300);
+            recorder.record_retry();
             let totals = recorder.totals();
             assert_eq!(
                 (totals.in_flight(), totals.calls(), totals.errors()),
                 (1, 1, 1)
             );
-            assert_eq!(totals.queued.count(), 1);
+            assert_eq!((totals.queued.count(), totals.retries), (1, 1));
         }
     }
 

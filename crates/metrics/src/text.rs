@@ -183,7 +183,16 @@ fn write_side<W: Write>(
     for series in series {
         out.sample(&name, &labels_of(series), series.totals.in_flight())?;
     }
-    write_messages(out, side, series)
+    write_messages(out, side, series)?;
+    let name = format!("starling_{side}_retries_total");
+    let retried: Vec<_> = (series.iter().filter(|it| it.totals.retries > 0)).collect();
+    if !retried.is_empty() {
+        out.family(&name, "Calls that were made once more.", Kind::Counter)?;
+    }
+    for series in retried {
+        out.sample(&name, &labels_of(series), series.totals.retries)?;
+    }
+    Ok(())
 }
 
 /// Writes the messages of streams.

@@ -23,6 +23,9 @@ pub struct CallTotals {
     pub messages_received: u64,
     /// Messages of streams that this end has sent.
     pub messages_sent: u64,
+    /// How often a client has made a call once more, by a policy for retries or for hedging. A call that is made at
+    /// another server because it did not run does not count.
+    pub retries: u64,
 }
 
 impl CallTotals {
@@ -67,5 +70,6 @@ impl CallTotals {
         self.in_flight += other.in_flight;
         self.messages_received += other.messages_received;
         self.messages_sent += other.messages_sent;
+        self.retries += other.retries;
     }
 }

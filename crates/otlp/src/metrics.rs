@@ -213,6 +213,10 @@ fn of_calls(side: Side, series: &[&CallSeries], times: Times) -> Vec<Metric> {
                 times,
             )
         });
+    let retries = (series.iter())
+        .filter(|series| series.totals.retries > 0)
+        .map(|series| number(series.totals.retries, labels(series), times))
+        .collect();
     let in_flight = (series.iter()).map(|it| number(it.totals.in_flight(), labels(it), times));
     let gauge = Gauge {
         data_points: in_flight.collect(),
@@ -244,6 +248,7 @@ fn of_calls(side: Side, series: &[&CallSeries], times: Times) -> Vec<Metric> {
             "{message}",
             messages(series, times),
         ),
+        sum(format!("starling.{side}.retries"), "{call}", retries),
     ];
     all.into_iter().filter(has_points).collect()
 }

@@ -21,14 +21,15 @@
 //! | `starling_client_queue_duration_seconds` | method, address | the wait of a call for room in a full channel |
 //! | `starling_server_calls_in_flight`, `starling_client_calls_in_flight` | method, address | calls that have begun and not ended; those of inline handlers never show |
 //! | `starling_server_stream_messages_total`, `starling_client_...` | method, address, direction | messages of streams |
+//! | `starling_client_retries_total` | method, address | calls that were made once more, by a policy for retries or for hedging |
 //! | `starling_endpoint_..._total`, `starling_protocol_..._total`, `starling_device_..._total` | address, role, thread | the counters of [`ThreadStats`](crate::ThreadStats), by their names |
 //!
 //! The names and labels of calls are those of OpenTelemetry's semantic conventions for RPC: `rpc_method` is
 //! `kv.Kv/Get`, `rpc_response_status_code` is `NOT_FOUND`, `server_address` is the server's own address or what
-//! the channel was made with. A call that is made again counts once for each attempt that the endpoint takes;
-//! counters of retries and of balancing will stand here when channels have them. A call with interceptors,
-//! compression or bounds counts once, as its caller sees it: what interceptors answer counts, and sizes are those of
-//! messages that are not compressed.
+//! the channel was made with; with several servers, that of the server that got the call. A call that did not run
+//! and is made again counts once for each attempt that an endpoint takes. A call with interceptors, compression,
+//! bounds, retries or hedging counts once, as its caller sees it: what interceptors answer counts, sizes are those of
+//! messages that are not compressed, and `server_address` has all servers of the channel.
 //!
 //! Messages' contents and metadata are in none of them. Memory is bounded: 4,096 series in a process, each of
 //! some kilobytes for each thread that records it. The counts of a server or channel that is gone stay.
@@ -50,7 +51,7 @@ use starling_metrics::{Registry, TextWriter, Writers, write_calls};
 pub use starling_metrics::{CallSeries, CallTotals, HistogramTotals, SeriesKey, Side};
 
 pub(crate) use caller::CallerMeasure;
-pub(crate) use client::{CallMeasure, ClientMetrics, Measured, record_queue};
+pub(crate) use client::{CallMeasure, ClientMetrics, Measured, record_queue, record_retry};
 pub(crate) use local::{LocalMeasure, begin_local, end_local};
 pub use page::MetricsPage;
 pub(crate) use server::MeasuredMethod;

@@ -43,12 +43,16 @@ impl CallPolicy {
     /// Bytes that are kept of one call and of all calls, unless set.
     pub(crate) const BUFFER: (usize, usize) = (1 << 20, 16 << 20);
 
-    /// None: the config says nothing of calls.
-    pub(crate) fn new(config: &Arc<ServiceConfig>, buffer: (usize, usize)) -> Option<Self> {
+    /// None: the config says nothing of calls. `address`: that of the channel.
+    pub(crate) fn new(
+        config: &Arc<ServiceConfig>,
+        buffer: (usize, usize),
+        address: &str,
+    ) -> Option<Self> {
         config.has_methods().then(|| Self {
             config: Arc::clone(config),
             throttle: config.retry_throttling().map(Throttle::new),
-            buffer: RetryBuffer::new(buffer),
+            buffer: RetryBuffer::new(buffer, address),
         })
     }
 

@@ -283,7 +283,7 @@ impl ChannelBuilder {
     ) -> Channel {
         let address = self.name();
         let policy = self.service_config.as_ref();
-        let policy = policy.and_then(|config| CallPolicy::new(config, self.retry_buffer));
+        let policy = policy.and_then(|config| CallPolicy::new(config, self.retry_buffer, &address));
         let shared = Arc::new(Shared {
             transport,
             balanced,

@@ -250,6 +250,14 @@ pub(super) fn shared_recorder(address: &str, path: &str) -> Arc<Recorder> {
     recorder
 }
 
+/// A call of a method is made once more.
+#[cold]
+pub(crate) fn record_retry(address: &str, path: &str) {
+    if super::is_enabled() {
+        shared_recorder(address, path).record_retry();
+    }
+}
+
 /// A call waited so long for room in its channel, and then was made, or ended with a code.
 #[cold]
 pub(crate) fn record_queue(

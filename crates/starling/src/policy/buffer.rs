@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use starling_balance::PREVIOUS_ATTEMPTS_KEY;
 use starling_endpoint::CallNumber;
 
+use crate::metrics::record_retry;
 use crate::plane::{Avoid, OutgoingCall};
 
 /// The memory of a channel for requests that are kept.
@@ -13,14 +14,17 @@ use crate::plane::{Avoid, OutgoingCall};
 pub(super) struct RetryBuffer {
     of_a_call: usize,
     of_all: usize,
+    /// That of the channel, for metrics.
+    address: String,
     used: AtomicUsize,
 }
 
 impl RetryBuffer {
-    pub(super) fn new((of_a_call, of_all): (usize, usize)) -> Arc<Self> {
+    pub(super) fn new((of_a_call, of_all): (usize, usize), address: &str) -> Arc<Self> {
         Arc::new(Self {
             of_a_call,
             of_all,
+            address: address.to_owned(),
             used: AtomicUsize::new(0),
         })
     }
@@ -54,6 +58,7 @@ impl Kept {
 
     /// The request once more, after so many attempts, for other backends than these.
     pub(crate) fn again(&self, attempts: u32, avoid: Vec<u64>) -> OutgoingCall {
+        record_retry(&self.buffer.address, self.call.message.path.as_str());
         let mut call = self.call.clone();
         call.avoid = Some(Box::new(Avoid(avoid)));
         let message = &mut call.message;
@@ -101,7 +106,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_one_call_and_all_may_take() {
-        let buffer = RetryBuffer::new((100, 250));
+        let buffer = RetryBuffer::new((100, 250), "");
         assert!(Kept::of(&buffer, &call(101)).is_none());
         let first = Kept::of(&buffer, &call(100));
         let second = Kept::of(&buffer, &call(100));
@@ -116,7 +121,7 @@ mod tests {
 
     #[test]
     fn another_attempt_has_the_same_message_and_says_how_many_came_before() {
-        let buffer = RetryBuffer::new((1000, 1000));
+        let buffer = RetryBuffer::new((1000, 1000), "");
         let kept = Kept::of(&buffer, &call(50)).expect("room");
         let again = kept.again(2, vec![9]);
         let before = &kept.call.message;

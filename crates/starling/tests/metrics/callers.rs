@@ -1,17 +1,19 @@
 //! Calls of which their callers see more than endpoints do: with interceptors, compression and bounds.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use starling::metrics::{CallTotals, Side};
 use starling::testing::{Fault, Faults};
 use starling::{
-    CallOptions, Caller, Channel, Code, Compression, Endpoint, MethodOptions, ServerHandle, Status,
+    CallOptions, Caller, Channel, Code, Compression, Endpoint, MethodConfig, MethodOptions,
+    RetryPolicy, ServerHandle, ServiceConfig, Status,
 };
 use starling_test_protos::streams::{Number, StreamsClient};
 use starling_test_protos::test::TestClient;
 
-use crate::common::{any_addresses, payload, server, wait_until};
-use crate::{calls, streams};
+use crate::common::{any_addresses, payload, serve, server, wait_until};
+use crate::{calls, failure, streams};
 
 const LEN: usize = 20_000;
 
@@ -137,4 +139,32 @@ fn messages_of_streams_count_with_what_they_are_when_decompressed() {
             assert_eq!(add.requests.sum() / LEN as u64, 4, "{side:?}");
         }
     }
+}
+
+#[test]
+fn a_call_that_is_made_again_counts_once_with_its_retries() {
+    starling::metrics::enable();
+    let (server, _) = serve("mem://metrics-retries");
+    let pause = Duration::from_millis(1);
+    let policy = RetryPolicy::default().backoff(pause, pause, 1.0);
+    let config = ServiceConfig::new().method("", MethodConfig::new().retry(policy));
+    let channel = Channel::builder(server.address()).service_config(config);
+    let client = TestClient::new(channel.lazy().expect("a channel"));
+    let request = failure(Code::Unavailable);
+    client.fail(&request).wait().expect_err("each time");
+    client.echo(&payload(b"")).wait().expect("an echo");
+    let fail = totals(Side::Client, &server, "test.Test/Fail");
+    assert_eq!((fail.calls(), fail.retries, fail.in_flight()), (1, 3, 0));
+    let echo = totals(Side::Client, &server, "test.Test/Echo");
+    assert_eq!((echo.calls(), echo.retries), (1, 0));
+    wait_until(|| totals(Side::Server, &server, "test.Test/Fail").calls() == 4);
+    let page = starling::metrics::prometheus();
+    let line = page
+        .lines()
+        .find(|line| line.starts_with("starling_client_retries_total{"));
+    let line = line.expect("a line of retries");
+    assert!(
+        line.contains("test.Test/Fail") && line.ends_with(" 3"),
+        "{line}"
+    );
 }
