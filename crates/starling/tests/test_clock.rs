@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use common::{Gate, LONG, payload, server, wait_until};
 use starling::testing::TestClock;
 use starling::{
-    CallOptions, Channel, Code, Endpoint, InterceptedCall, InterceptedResponse, Interceptor, Next,
-    ServerHandle, Status,
+    CallOptions, Channel, Code, Endpoint, Error, InterceptedCall, InterceptedResponse, Interceptor,
+    MethodConfig, Next, RetryPolicy, ServerHandle, ServiceConfig, Status,
 };
-use starling_test_protos::test::{TestClient, TestServer};
+use starling_test_protos::test::{Failure, TestClient, TestServer};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SECOND: Duration = Duration::from_secs(1);
@@ -253,4 +253,31 @@ fn a_server_shuts_down_although_time_stands_still() {
     assert!(!finished && begun.elapsed() >= Duration::from_millis(50));
     waiting.join().expect("no panic").expect_err("it has ended");
     drop((client, gate));
+}
+
+#[test]
+fn retries_pause_by_the_clock_and_several_servers_have_none() {
+    let clock = TestClock::new();
+    let (server, _) = server(&["mem://clock-retries"]);
+    let server = server.clock(&clock).build().expect("a server");
+    let server = server.spawn().expect("threads");
+    let policy = RetryPolicy::default().backoff(HOUR, HOUR, 1.0);
+    let config = ServiceConfig::new().method("", MethodConfig::new().retry(policy));
+    let channel = Channel::builder(server.address()).service_config(config);
+    let client = TestClient::new(channel.clock(&clock).lazy().expect("a channel"));
+    let waiting = std::thread::spawn(move || {
+        let failure = Failure::new().with_code(Code::Unavailable as u32);
+        client.fail(&failure).wait().map(drop)
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!waiting.is_finished(), "it pauses");
+    wait_until(|| {
+        clock.advance(HOUR);
+        waiting.is_finished()
+    });
+    let status = waiting.join().expect("no panic").expect_err("each time");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+
+    let several = Channel::balanced([server.address()]).clock(&clock).lazy();
+    assert!(matches!(several, Err(Error::ClockOfSeveral)));
 }

@@ -24,6 +24,15 @@ pub(crate) fn failure_of(status: &Status) -> Failure {
     }
 }
 
+/// The status of a call of which an attempt may have run, if one may have: that the last one did not says nothing
+/// of those before it.
+pub(super) fn with_attempts(status: Status, may_have_run: bool) -> Status {
+    match may_have_run {
+        true => status.with_run(),
+        false => status,
+    }
+}
+
 /// A call that is made once, of a channel whose calls are counted.
 pub(super) async fn once(shared: Arc<Shared>, mut call: RawCall) -> CallResult {
     let response = poll_fn(|cx| call.poll(cx)).await?;
@@ -40,7 +49,7 @@ pub(super) async fn retry(
     kept: Option<Kept>,
     policy: RetryPolicy,
 ) -> CallResult {
-    let mut retry = Retry::default();
+    let (mut retry, mut may_have_run) = (Retry::default(), false);
     loop {
         let status = match poll_fn(|cx| call.poll(cx)).await {
             Ok(response) => {
@@ -51,6 +60,8 @@ pub(super) async fn retry(
             }
             Err(status) => status,
         };
+        may_have_run |= status.may_have_run();
+        let status = with_attempts(status, may_have_run);
         let throttle = throttle_of(&shared);
         let failure = failure_of(&status);
         let pause_ns = retry.handle_failure(&policy, failure, throttle, &mut random());

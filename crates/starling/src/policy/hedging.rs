@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use starling_balance::{Hedging, HedgingPolicy, HedgingStep};
 use starling_endpoint::Status;
 
-use super::attempts::failure_of;
+use super::attempts::{failure_of, with_attempts};
 use super::buffer::Kept;
 use super::throttle_of;
 use crate::channel_call::{DeadlineTimer, RawCall, Shared};
@@ -24,6 +24,8 @@ struct Attempts {
     /// Those that are not over.
     calls: Vec<RawCall>,
     last: Option<Status>,
+    /// One of those that are over.
+    may_have_run: bool,
     timer: (u64, DeadlineTimer),
 }
 
@@ -43,6 +45,7 @@ pub(super) async fn hedge(
         begun,
         calls: vec![first],
         last: None,
+        may_have_run: false,
         timer: (0, DeadlineTimer::default()),
     };
     // It begins now, not when it is first polled.
@@ -107,6 +110,10 @@ impl Attempts {
                     let failure = failure_of(&status);
                     let is_final =
                         (self.hedging).handle_failure(&self.policy, now, failure, throttle);
+                    // Those that are cancelled may have run, too.
+                    self.may_have_run |= status.may_have_run();
+                    let others = is_final && !self.calls.is_empty();
+                    let status = with_attempts(status, self.may_have_run || others);
                     if is_final {
                         self.calls.clear();
                         return Poll::Ready(Err(status));

@@ -36,6 +36,8 @@ struct State {
     retry: Retry,
     /// The call that has it now. Not a handle: that has the stream, which has this.
     call: Option<CallNumber>,
+    /// The stream may have run where it began first.
+    may_have_run: bool,
     /// While the stream waits to begin again.
     timer: Option<Arc<DeadlineWaker>>,
 }
@@ -85,6 +87,7 @@ impl FirstRequest {
             kept,
             retry,
             call: own,
+            may_have_run,
             ..
         } = &mut *state;
         own.take_if(|own| *own == call)?;
@@ -102,10 +105,19 @@ impl FirstRequest {
             .filter(|_| kept.is_some())
             .and_then(|ns| shared.time.after(Some(Duration::from_nanos(ns))))
             .filter(|until| deadline.is_none_or(|deadline| *until < deadline));
-        if until.is_none() {
-            *kept = None;
+        match until {
+            Some(_) => *may_have_run |= result.as_ref().err().is_none_or(Status::may_have_run),
+            None => *kept = None,
         }
         until
+    }
+
+    /// The status of the stream: that it did not run the last time says nothing of those before.
+    pub(super) fn with_attempts(&self, status: Status) -> Status {
+        match self.state.lock().may_have_run {
+            true => status.with_run(),
+            false => status,
+        }
     }
 
     /// What begins the stream again when its time has come.

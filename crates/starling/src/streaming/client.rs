@@ -284,6 +284,10 @@ impl ClientEnd {
             let timer = first.timer(Weak::clone(&self.this));
             return shared.transport.wake_at(until, timer);
         }
+        let result = match &self.first {
+            Some(first) => result.map_err(|status| first.with_attempts(status)),
+            None => result,
+        };
         let progress = stream.handle_response(result.and_then(|(message, its_encoding)| {
             let position = message.stream().ok_or_else(|| {
                 Status::internal("the server answered a stream as if it were a single call")

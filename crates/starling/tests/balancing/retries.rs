@@ -8,7 +8,7 @@ use starling::{
 };
 use starling_test_protos::test::{Failure, TestClient};
 
-use crate::common::{any_addresses, payload, shm_address, wait_until};
+use crate::common::{LONG, any_addresses, payload, shm_address, wait_until};
 use crate::script::{MILLI, Script, code_of, pushback, serve_script, unavailable};
 use crate::until_ready;
 
@@ -270,6 +270,25 @@ fn tasks_of_a_runtime_retry_without_a_thread_that_waits() {
         }
     });
     assert_eq!(script.take_calls().len(), 60);
+}
+
+#[test]
+fn a_call_may_have_run_if_its_first_attempt_may_have() {
+    let pause = Duration::from_millis(200);
+    let policy = RetryPolicy::default().backoff(pause, pause, 1.0);
+    let config = of_all(MethodConfig::new().retry(policy.max_attempts(2)));
+    let (server, script, client) = start(&shm_address(), config);
+    script.fail_once(unavailable());
+    let call = std::thread::spawn(move || client.echo(&payload(b"")).wait().map(drop));
+    wait_until(|| !script.take_calls().is_empty());
+    server.shutdown(LONG).expect("no device fails");
+    let status = call.join().expect("no panic").expect_err("no server");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.may_have_run(), "{status}");
+    assert!(
+        script.take_calls().is_empty(),
+        "the last attempt reached nobody"
+    );
 }
 
 // ---- the rest of a service config ----
