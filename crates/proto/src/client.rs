@@ -17,6 +17,7 @@ mod timer;
 use starling_msgbuf::Msgbuf;
 use std::collections::VecDeque;
 
+use crate::blocked::Blocked;
 use crate::peer::Role;
 use crate::shared::Shared;
 use crate::table::{Place, Table};
@@ -42,7 +43,7 @@ pub(crate) struct Client {
     timers: Wheel,
     pacer: Wheel,
     /// Sessions that found the sink full.
-    blocked: VecDeque<SessionId>,
+    blocked: Blocked,
     /// Slots with a request for response (RFR) to send.
     rfr_queue: VecDeque<(SessionId, u8)>,
     /// Sessions whose connect has to be sent (again).
@@ -66,7 +67,7 @@ impl Client {
             sessions: Table::new(max_sessions),
             timers: Wheel::new(TIMER_SHIFT, now),
             pacer: Wheel::new(PACER_SHIFT, now),
-            blocked: VecDeque::new(),
+            blocked: Blocked::default(),
             rfr_queue: VecDeque::new(),
             connecting: VecDeque::new(),
             searched: (0, 0),
@@ -483,11 +484,11 @@ fn release(shared: &mut Shared, session: &mut ClientSession, index: usize) -> (T
     (tag, message)
 }
 
-fn block(blocked: &mut VecDeque<SessionId>, session: &mut ClientSession) {
+fn block(blocked: &mut Blocked, session: &mut ClientSession) {
     if !session.blocked {
         session.blocked = true;
         session.ready = false;
-        blocked.push_back(session.id);
+        blocked.push(session.peer, session.id);
     }
 }
 

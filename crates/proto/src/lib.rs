@@ -53,6 +53,7 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod blocked;
 mod claims;
 mod client;
 mod cold_state;

@@ -17,6 +17,7 @@ use starling_msgbuf::Msgbuf;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use crate::blocked::Blocked;
 use crate::claims::Claims;
 use crate::holdings::Holding;
 use crate::msgbuf_pool::{is_bulky, memory_of};
@@ -49,7 +50,7 @@ pub(crate) struct Server {
     /// Slots with a credit return (CR) to send.
     credit_return_queue: VecDeque<(SessionId, u8)>,
     /// Sessions that found the sink full.
-    blocked: VecDeque<SessionId>,
+    blocked: Blocked,
     /// Requests that are being reassembled, and some that have ended.
     receiving: VecDeque<(SessionId, u8, u64)>,
     /// Responses that are kept for a limited time, ordered by its end. A slot is in it once.
@@ -74,7 +75,7 @@ impl Server {
             evicted_at: 0,
             idle_check_at: 0,
             credit_return_queue: VecDeque::new(),
-            blocked: VecDeque::new(),
+            blocked: Blocked::default(),
             receiving: VecDeque::new(),
             retention_queue: VecDeque::new(),
             draining: false,
@@ -383,37 +384,50 @@ impl Server {
         }
     }
 
+    /// Sends what waits for room, of each peer until it has none.
     #[cold]
     fn resume_blocked<S: FrameSink>(&mut self, shared: &mut Shared, sink: &mut S) {
-        for _ in 0..self.blocked.len() {
-            let Some(id) = self.blocked.pop_front() else {
+        for _ in 0..self.blocked.peers() {
+            let Some((peer, mut waiters)) = self.blocked.take_peer() else {
                 break;
             };
-            let Some(session) = self.sessions.get_mut(id) else {
-                continue;
-            };
-            session.blocked = false;
-            while session.pending != 0 {
-                let index = session.pending.trailing_zeros() as usize;
-                let slot = &mut session.slots[index];
-                let full = if slot.phase != Phase::Done {
-                    false
-                } else if let Some(&Large::Unsent { base, want }) = slot.cold.large() {
-                    let left = session.push_fragments(index, base, want, sink);
-                    let unsent = (left != 0).then_some(Large::Unsent { base, want: left });
-                    session.slots[index].cold.set_large(unsent);
-                    left != 0
-                } else {
-                    session.push_response(index, sink) == Err(SinkError::Full)
-                };
-                if full {
-                    shared.stats.sink_full += 1;
-                    block(&mut self.blocked, session, id);
+            while let Some(id) = waiters.pop() {
+                if !self.resume(shared, id, sink) {
                     break;
                 }
-                session.pending &= !(1 << index);
             }
+            let sessions = &self.sessions;
+            (self.blocked).put_back(peer, waiters, |id| sessions.get(id).is_some());
         }
+    }
+
+    /// Sends what waits of one session. False: there was no room for all of it.
+    fn resume<S: FrameSink>(&mut self, shared: &mut Shared, id: SessionId, sink: &mut S) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return true;
+        };
+        session.blocked = false;
+        while session.pending != 0 {
+            let index = session.pending.trailing_zeros() as usize;
+            let slot = &mut session.slots[index];
+            let full = if slot.phase != Phase::Done {
+                false
+            } else if let Some(&Large::Unsent { base, want }) = slot.cold.large() {
+                let left = session.push_fragments(index, base, want, sink);
+                let unsent = (left != 0).then_some(Large::Unsent { base, want: left });
+                session.slots[index].cold.set_large(unsent);
+                left != 0
+            } else {
+                session.push_response(index, sink) == Err(SinkError::Full)
+            };
+            if full {
+                shared.stats.sink_full += 1;
+                block(&mut self.blocked, session, id);
+                return false;
+            }
+            session.pending &= !(1 << index);
+        }
+        true
     }
 
     /// Sends one credit return for each slot that fragments arrived for, however many arrived.
@@ -507,9 +521,9 @@ fn stale(shared: &mut Shared) -> RespondReason {
     RespondReason::Stale
 }
 
-fn block(blocked: &mut VecDeque<SessionId>, session: &mut ServerSession, id: SessionId) {
+fn block(blocked: &mut Blocked, session: &mut ServerSession, id: SessionId) {
     if !session.blocked {
         session.blocked = true;
-        blocked.push_back(id);
+        blocked.push(session.peer, id);
     }
 }

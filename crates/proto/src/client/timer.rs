@@ -142,15 +142,22 @@ impl Client {
 
     #[cold]
     fn resume_blocked<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
-        // Each session once: one that finds the sink full again goes to the back.
-        for _ in 0..self.blocked.len() {
-            let Some(id) = self.blocked.pop_front() else {
+        for _ in 0..self.blocked.peers() {
+            let Some((peer, mut waiters)) = self.blocked.take_peer() else {
                 break;
             };
-            if let Some(session) = self.sessions.get_mut(id) {
+            while let Some(id) = waiters.pop() {
+                let Some(session) = self.sessions.get_mut(id) else {
+                    continue;
+                };
                 session.blocked = false;
                 self.send_pending(shared, now, id, sink);
+                if self.sessions.get(id).is_some_and(|session| session.blocked) {
+                    break;
+                }
             }
+            let sessions = &self.sessions;
+            (self.blocked).put_back(peer, waiters, |id| sessions.get(id).is_some());
         }
     }
 

@@ -374,3 +374,26 @@ fn a_slot_takes_one_request_in_a_turn() {
     assert_eq!(net.hosts[1].ran.len(), 2);
     assert_eq!(net.hosts[1].protocol.stats().slots_overrun, 997);
 }
+
+/// A client with many sessions that takes nothing off the network: the responses to all of them wait.
+#[test]
+fn the_sessions_of_a_peer_without_room_are_tried_once_a_turn() {
+    let mut net = Net::pair();
+    let sessions: Vec<_> = (0..200).map(|_| open(&mut net, 0)).collect();
+    net.hosts[0].seen.clear();
+    net.hosts[1].wire.room = 0;
+    for (tag, session) in sessions.iter().enumerate() {
+        net.request(0, *session, tag as u128, b"?");
+    }
+    net.run_ms(1);
+    let host = &mut net.hosts[1];
+    assert_eq!(host.ran.len(), 200);
+    assert_eq!(host.protocol.queue_lengths().server_blocked, 200);
+    let before = host.protocol.stats().sink_full;
+    host.protocol.flush(net.now, &mut host.wire);
+    assert_eq!(host.protocol.stats().sink_full - before, 1);
+    host.wire.room = usize::MAX;
+    net.run_ms(1);
+    assert_eq!(net.hosts[0].seen.len(), 200, "each has its answer");
+    assert_eq!(net.hosts[1].protocol.queue_lengths().server_blocked, 0);
+}
