@@ -119,6 +119,14 @@ macro_rules! settings_methods {
             self
         }
 
+        /// Bytes of all streams that wait for handlers at one dispatch thread, all clients together: a
+        /// client may have as many as are still free. Beyond that, its further streams take one message
+        /// at a time. The default is 512 MiB.
+        pub fn max_stream_bytes(mut self, bytes: usize) -> Self {
+            self.settings.registry.streams.all_bytes = bytes;
+            self
+        }
+
         /// Bytes of all streams of one client that wait for handlers at one dispatch thread. When the
         /// windows of its streams are as much together, further ones take one message at a time. The
         /// default is 64 MiB.

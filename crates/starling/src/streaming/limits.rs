@@ -6,8 +6,10 @@ use starling_endpoint::ProtocolConfig;
 const STREAMS: usize = 12_288;
 /// Bytes of one client's items that wait for handlers, unless set.
 const BYTES: usize = 64 << 20;
+/// The same of all clients.
+const ALL_BYTES: usize = 512 << 20;
 
-/// The bounds on the streams that one client has at a dispatch thread.
+/// The bounds on the streams of a dispatch thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamLimits {
     /// Bytes of one stream's items that wait for its handler.
@@ -16,6 +18,8 @@ pub(crate) struct StreamLimits {
     pub(crate) streams: usize,
     /// Bytes of all streams of one client.
     pub(crate) bytes: usize,
+    /// Bytes of all streams.
+    pub(crate) all_bytes: usize,
 }
 
 impl Default for StreamLimits {
@@ -24,6 +28,7 @@ impl Default for StreamLimits {
             window: starling_stream::DEFAULT_WINDOW,
             streams: STREAMS,
             bytes: BYTES,
+            all_bytes: ALL_BYTES,
         }
     }
 }
@@ -32,6 +37,12 @@ impl Default for StreamLimits {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Holding {
     pub(crate) streams: usize,
+    windows: usize,
+}
+
+/// What all clients have.
+#[derive(Debug, Default)]
+pub(crate) struct AllHoldings {
     windows: usize,
 }
 
@@ -49,22 +60,28 @@ impl StreamLimits {
     }
 
     /// The window of one more stream of a client. None: it has as many as it may.
-    pub(crate) fn admit(&self, client: &mut Holding) -> Option<u32> {
+    ///
+    /// A client may have as many bytes as are still free, so one that comes later finds some (Choudhury and
+    /// Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
+    pub(crate) fn admit(&self, client: &mut Holding, all: &mut AllHoldings) -> Option<u32> {
         if client.streams >= self.streams {
             return None;
         }
         // A client that uses up its bytes gets streams with the smallest window, which takes one message.
-        let left = self.bytes.saturating_sub(client.windows);
+        let free = self.all_bytes.saturating_sub(all.windows);
+        let left = self.bytes.min(free).saturating_sub(client.windows);
         let window = (self.window as usize).min(left).max(1);
         client.streams += 1;
         client.windows += window;
+        all.windows += window;
         Some(window as u32)
     }
 
     /// A stream with this window is over.
-    pub(crate) fn release(client: &mut Holding, window: u32) {
+    pub(crate) fn release(client: &mut Holding, all: &mut AllHoldings, window: u32) {
         client.streams -= 1;
         client.windows -= window as usize;
+        all.windows -= window as usize;
     }
 }
 
@@ -87,14 +104,48 @@ mod tests {
             window: 100,
             streams: 5,
             bytes: 250,
+            ..StreamLimits::default()
         };
-        let mut client = Holding::default();
-        let windows: Vec<_> = (0..6).map(|_| limits.admit(&mut client)).collect();
+        let (mut client, mut all) = (Holding::default(), AllHoldings::default());
+        let windows: Vec<_> = (0..6)
+            .map(|_| limits.admit(&mut client, &mut all))
+            .collect();
         let expected = [Some(100), Some(100), Some(50), Some(1), Some(1), None];
         assert_eq!(windows, expected);
         windows.into_iter().flatten().for_each(|window| {
-            StreamLimits::release(&mut client, window);
+            StreamLimits::release(&mut client, &mut all, window);
         });
-        assert_eq!(limits.admit(&mut client), Some(100));
+        assert_eq!(limits.admit(&mut client, &mut all), Some(100));
+    }
+
+    #[test]
+    fn a_client_has_as_much_as_is_free_and_all_have_no_more_than_there_is() {
+        let limits = StreamLimits {
+            window: 100,
+            streams: 1_000,
+            bytes: 1_000,
+            all_bytes: 1_000,
+        };
+        let mut all = AllHoldings::default();
+        let mut fill = |streams| {
+            let mut client = Holding::default();
+            for _ in 0..streams {
+                limits.admit(&mut client, &mut all);
+            }
+            (client.windows, all.windows)
+        };
+        let (greedy, _) = fill(100);
+        assert_eq!(
+            greedy,
+            500 + 95,
+            "half, and one byte for each further stream"
+        );
+        let (honest, _) = fill(1);
+        assert_eq!(honest, 100);
+        let in_all = (0..20).map(|_| fill(10).1).last();
+        assert!(
+            in_all.is_some_and(|bytes| bytes <= 1_000 + 200),
+            "{in_all:?}"
+        );
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use starling_endpoint::{Context, Reply, Request, Status, StreamFlags};
 use starling_io::{PacketIo, PeerId};
 
-use super::limits::{Holding, StreamLimits};
+use super::limits::{AllHoldings, Holding, StreamLimits};
 use super::server::{HandlerTask, ServerEnd};
 use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
@@ -35,6 +35,7 @@ struct Entry {
 struct Table {
     streams: HashMap<Key, Entry>,
     clients: HashMap<PeerId, Holding>,
+    all: AllHoldings,
     is_swept: bool,
 }
 
@@ -122,7 +123,8 @@ impl Streams {
 
     fn admit(&self, peer: PeerId) -> Option<u32> {
         let mut table = self.table.lock();
-        self.limits.admit(table.clients.entry(peer).or_default())
+        let Table { clients, all, .. } = &mut *table;
+        self.limits.admit(clients.entry(peer).or_default(), all)
     }
 
     fn insert<I: PacketIo>(
@@ -186,12 +188,13 @@ impl Streams {
             return;
         }
         let entry = table.streams.remove(&key);
+        let Table { clients, all, .. } = &mut *table;
         if let Some(entry) = &entry
-            && let Some(client) = table.clients.get_mut(&key.peer)
+            && let Some(client) = clients.get_mut(&key.peer)
         {
-            StreamLimits::release(client, entry.window);
+            StreamLimits::release(client, all, entry.window);
             if client.streams == 0 {
-                table.clients.remove(&key.peer);
+                clients.remove(&key.peer);
             }
         }
         drop(table);
