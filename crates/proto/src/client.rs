@@ -104,6 +104,7 @@ impl Client {
                 ..ClientSession::vacant()
             })
             .ok_or(ConnectError::SessionLimit(shared.config.max_sessions))?;
+        shared.stats.places_reused += u64::from(id.is_reused());
         shared.peers.retain(peer, Role::Client, now);
         // Memory is reserved now, so that an absence later causes no allocation.
         self.due.reserve(self.sessions.places());

@@ -70,6 +70,11 @@ impl SessionId {
     pub(crate) fn generation(self) -> u8 {
         (self.0 >> 24) as u8
     }
+
+    /// Whether another session was at its place of the table before. False once in 256 times of those.
+    pub(crate) fn is_reused(self) -> bool {
+        self.generation() != 0
+    }
 }
 
 /// The bytes that the layer above puts before the body of a message. They do not count towards the

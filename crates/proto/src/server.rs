@@ -196,6 +196,7 @@ impl Server {
                 let _ = session.push_response(index, sink);
             }
             Phase::Over => {
+                shared.stats.responses_expired += 1;
                 session.push_reject(index, number, Rejection::ResponseExpired, sink);
             }
             Phase::GivenUp => session.push_reject(index, number, Rejection::NoMemory, sink),
@@ -229,13 +230,14 @@ impl Server {
         }
         let executing = slot.phase == Phase::Executing;
         let last = RequestId::new(session.handle, frame.header.slot, slot.number);
+        shared.stats.cancels_early += u64::from(number > slot.number);
         slot.release_memory(shared);
         // A request that arrives after its cancellation is a duplicate of one that is over.
         slot.number = number;
         slot.phase = Phase::Over;
         session.pending &= !(1 << index);
         if executing && last.number < number {
-            abandon(shared, last);
+            displace(shared, last);
             return None;
         }
         executing.then_some(Incoming::Cancelled { id: last })
@@ -509,6 +511,13 @@ impl Server {
 }
 
 /// The client has put a later request into the slot of one that a handler runs.
+#[cold]
+fn displace(shared: &mut Shared, id: RequestId) {
+    shared.stats.requests_displaced += 1;
+    abandon(shared, id);
+}
+
+/// No client waits for a request that a handler runs.
 #[cold]
 fn abandon(shared: &mut Shared, id: RequestId) {
     shared.events.push_back(Event::RequestAbandoned { id });

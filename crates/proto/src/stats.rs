@@ -34,6 +34,10 @@ pub struct Stats {
     pub requests_received: u64,
     /// Server: requests that arrived again, and were not run again.
     pub duplicates: u64,
+    /// Server: requests that a handler ran when a later one took their slot.
+    pub requests_displaced: u64,
+    /// Server: cancellations that came before their requests.
+    pub cancels_early: u64,
     /// Server: responses sent, each once.
     pub responses_sent: u64,
     /// Server: responses that no client waited for any more.
@@ -46,6 +50,8 @@ pub struct Stats {
     pub sessions_evicted: u64,
     /// Server: kept responses that were dropped because the memory for them was used up.
     pub responses_evicted: u64,
+    /// Server: how often a client was told that the response that it asked for is no longer kept.
+    pub responses_expired: u64,
     /// Frames that found the sink full and were offered again.
     pub sink_full: u64,
     /// Server: sessions refused.
@@ -56,6 +62,16 @@ pub struct Stats {
     pub credits_revoked: u64,
     /// Client: resets that all sessions were searched for.
     pub resets_searched: u64,
+    /// Client: sessions that ended because their server did not know them.
+    pub sessions_unknown: u64,
+    /// Client: sessions that ended because their server did not know this endpoint.
+    pub sessions_forgotten: u64,
+    /// Client: sessions that ended because their server was restarted.
+    pub sessions_restarted: u64,
+    /// Client: sessions that ended because their server shut down.
+    pub sessions_shut_down: u64,
+    /// Sessions opened at a place of the table that another one had before, client and server.
+    pub places_reused: u64,
     /// Client: sessions opened because requests waited for slow ones.
     pub sessions_added: u64,
     /// Peers found dead.
@@ -64,7 +80,7 @@ pub struct Stats {
 
 impl Stats {
     /// All counts, by the names of the fields.
-    pub fn counts(&self) -> [(&'static str, u64); 22] {
+    pub fn counts(&self) -> [(&'static str, u64); 30] {
         macro_rules! named {
             ($($field:ident),*) => {{
                 let Self { $($field),* } = *self;
@@ -82,9 +98,12 @@ impl Stats {
             requests_received,
             duplicates,
             slots_overrun,
+            requests_displaced,
+            cancels_early,
             responses_sent,
             responses_unwanted,
             responses_evicted,
+            responses_expired,
             sink_full,
             sessions_refused,
             sessions_evicted,
@@ -92,6 +111,11 @@ impl Stats {
             challenges,
             credits_revoked,
             resets_searched,
+            sessions_unknown,
+            sessions_forgotten,
+            sessions_restarted,
+            sessions_shut_down,
+            places_reused,
             sessions_added,
             peers_failed
         )

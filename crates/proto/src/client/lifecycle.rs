@@ -229,6 +229,12 @@ impl Client {
                 };
             if meant {
                 known = true;
+                *match reset.reason {
+                    ResetReason::UnknownSession => &mut shared.stats.sessions_unknown,
+                    ResetReason::UnknownPeer => &mut shared.stats.sessions_forgotten,
+                    ResetReason::Restarted => &mut shared.stats.sessions_restarted,
+                    ResetReason::ShutDown => &mut shared.stats.sessions_shut_down,
+                } += 1;
                 self.fail_session(shared, id, error);
             }
         }

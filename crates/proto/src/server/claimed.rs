@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::session::ServerSession;
 use super::slot::Phase;
-use super::{Server, abandon, stale};
+use super::{Server, displace, stale};
 use crate::claims::{Claim, Claims, SessionInfo};
 use crate::shared::Shared;
 use crate::table::SPARE;
@@ -139,7 +139,7 @@ impl ServerSession {
         }
         if slot.phase == Phase::Executing {
             let last = RequestId::new(self.handle, index as u8, slot.number);
-            abandon(shared, last);
+            displace(shared, last);
         }
         slot.recycle(shared);
         slot.number = number;

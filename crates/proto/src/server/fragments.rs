@@ -2,7 +2,7 @@
 //! clients ask for them.
 
 use super::slot::{Large, Phase};
-use super::{ACTIVE_NS, Server, abandon, block};
+use super::{ACTIVE_NS, Server, block, displace};
 use crate::holdings::{Holder, Holding};
 use crate::shared::{Shared, SlotPlace};
 use crate::tail::{FragmentData, Tail};
@@ -131,7 +131,7 @@ impl Server {
         }
         // No client waits for the former request of the slot.
         if session.slots[index].phase == Phase::Executing {
-            abandon(shared, session.request_id(index));
+            displace(shared, session.request_id(index));
         }
         let slot = &mut session.slots[index];
         slot.release_memory(shared);
@@ -259,6 +259,7 @@ impl Server {
                 }
             }
             Phase::Over if rfr.want != 0 => {
+                shared.stats.responses_expired += 1;
                 session.push_reject(index, frame.header.number, Rejection::ResponseExpired, sink);
             }
             _ => shared.stats.frames_stale += 1,

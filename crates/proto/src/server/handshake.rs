@@ -215,6 +215,7 @@ impl Server {
                 ..ServerSession::vacant()
             })
             .expect("the table is not full");
+        shared.stats.places_reused += u64::from(id.is_reused());
         sink.limit_datagram(peer, width);
         self.open_claims(id);
         let before = self

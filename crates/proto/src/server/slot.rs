@@ -1,7 +1,7 @@
 //! A slot of a server session: the last request's number and its response.
 use starling_msgbuf::Msgbuf;
 
-use super::abandon;
+use super::displace;
 use crate::cold_state;
 use crate::holdings::HoldingId;
 use crate::inline_message::InlineMessage;
@@ -116,7 +116,7 @@ impl Slot {
             return false;
         }
         if self.phase == Phase::Executing {
-            abandon(shared, RequestId::new(session, index, self.number));
+            displace(shared, RequestId::new(session, index, self.number));
         }
         true
     }

@@ -62,6 +62,7 @@ fn a_later_request_in_its_slot_abandons_a_request_that_runs() {
     }
     let ran: Vec<_> = net.hosts[1].ran.iter().map(|(id, _)| *id).collect();
     assert_eq!(abandoned(&net), ran[..3], "each once, but for the last");
+    assert_eq!(net.hosts[1].protocol.stats().requests_displaced, 3);
     let (now, server) = (net.now, &mut net.hosts[1]);
     assert_eq!(server.protocol.executing(), 1);
     assert!(!server.respond(now, ran[0], b"too late"));
@@ -108,4 +109,6 @@ fn a_cancel_of_a_later_request_in_its_slot_abandons_a_request_that_runs() {
     displace(&mut net, &cancel, id, 6);
     assert_eq!(abandoned(&net), [id], "once");
     assert_eq!(net.hosts[1].protocol.executing(), 0);
+    let stats = net.hosts[1].protocol.stats();
+    assert_eq!((stats.requests_displaced, stats.cancels_early), (1, 2));
 }

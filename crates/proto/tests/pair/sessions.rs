@@ -188,6 +188,7 @@ fn a_restarted_server_is_told_apart_from_loss() {
             Seen::Released(PeerId(1)),
         ]
     );
+    assert_eq!(net.hosts[0].protocol.stats().sessions_restarted, 1);
     assert!(net.hosts[1].ran.is_empty());
     let session = net.connect(0, 1);
     net.request(0, session, 10, b"again");
