@@ -37,6 +37,10 @@ pub(crate) enum CliError {
     #[error("{0}")]
     Promise(Box<Failure>),
     #[cfg(feature = "lab")]
+    /// A hunt never took these branches.
+    #[error("no run took these branches, so promises about them were not tested: {0}")]
+    Untaken(String),
+    #[cfg(feature = "lab")]
     /// A named scenario broke a promise.
     #[error(transparent)]
     Scenario(#[from] ScenarioFailure),

@@ -13,6 +13,7 @@
 //! must forget the sessions that their clients have given up. *Close*: all sessions are closed, and
 //! after a while no host may hold anything.
 
+mod branches;
 mod endpoints;
 mod failure;
 mod host_set;
@@ -22,10 +23,11 @@ mod protocols;
 mod shrink;
 mod simulation;
 
+pub use branches::Branches;
 pub use failure::Failure;
 pub use plan::{
     CallPlan, ChannelPlan, FlowPlan, HandlerReads, HostFault, HostFaultKind, InjectedDatagram,
-    RunPlan, Runs, StreamPlan, Subset,
+    RunPlan, Runs, SessionClose, StreamPlan, Subset,
 };
 pub use planted_bug::PlantedBug;
 pub use protocols::Outcomes;

@@ -210,7 +210,10 @@ fn a_long_path_alone_does_not_pace_a_session() {
 #[test]
 fn a_single_credit_on_six_links_may_take_its_time() {
     let subset = "calls=5".parse().expect("a subset");
-    keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(10_000_104_129)));
+    keeps_every_promise(&Subset::of(
+        &subset,
+        &RunPlan::from_seed_before_budgets(10_000_104_129),
+    ));
 }
 
 /// A host was paused beyond the end of the load, and its late calls came after the probes had
@@ -221,7 +224,10 @@ fn a_late_call_does_not_count_as_a_probe() {
     let subset = "hosts=5/calls=77,81,84-85,94,96,98-100"
         .parse()
         .expect("a subset");
-    keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(31_000_023_596)));
+    keeps_every_promise(&Subset::of(
+        &subset,
+        &RunPlan::from_seed_before_budgets(31_000_023_596),
+    ));
 }
 
 /// A device on a link of 1 Gb/s had megabytes of retransmissions in its queue, and the endpoint
@@ -229,7 +235,10 @@ fn a_late_call_does_not_count_as_a_probe() {
 #[test]
 fn an_endpoint_with_a_full_device_does_not_spin() {
     let subset = "rules=5/calls=33,35,43-44,48".parse().expect("a subset");
-    keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(50_100_062_974)));
+    keeps_every_promise(&Subset::of(
+        &subset,
+        &RunPlan::from_seed_before_budgets(50_100_062_974),
+    ));
 }
 
 /// A switch that flips bits past all checksums turned a frame's header into a request for four
@@ -243,7 +252,7 @@ fn a_response_keeps_to_the_message_limit() {
         "143,145-148,157-158,162-163,165,167,174,178",
     );
     let subset = subset.parse().expect("a subset");
-    let mut plan = RunPlan::from_seed(50_900_015_145);
+    let mut plan = RunPlan::from_seed_before_budgets(50_900_015_145);
     plan.workers = false;
     keeps_every_promise(&Subset::of(&subset, &plan));
 }
@@ -258,7 +267,10 @@ fn a_request_refused_for_lack_of_memory_is_not_run_later() {
         "288",
     );
     let subset = subset.parse().expect("a subset");
-    keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(70_100_120_759)));
+    keeps_every_promise(&Subset::of(
+        &subset,
+        &RunPlan::from_seed_before_budgets(70_100_120_759),
+    ));
 }
 
 /// Late calls of a paused host found no place for a session. The harness stopped waiting for the
@@ -266,14 +278,17 @@ fn a_request_refused_for_lack_of_memory_is_not_run_later() {
 #[test]
 fn a_late_call_that_is_not_made_ends_no_probe() {
     let subset = "hosts=4/calls=1-2,4".parse().expect("a subset");
-    keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(73_000_131_372)));
+    keeps_every_promise(&Subset::of(
+        &subset,
+        &RunPlan::from_seed_before_budgets(73_000_131_372),
+    ));
 }
 
 /// An item filled all room of its sender's end of a stream. The request that took it away made room, and
 /// the harness did not wake the writer.
 #[test]
 fn what_leaves_wakes_the_writer_of_a_stream() {
-    keeps_every_promise(&RunPlan::from_seed(205_524_020_488_632));
+    keeps_every_promise(&RunPlan::from_seed_before_budgets(205_524_020_488_632));
 }
 
 /// A session ended by the clock while its turn handed out events, and a stream's call met its end there.
@@ -283,6 +298,6 @@ fn a_session_that_ends_while_events_are_handled_is_reported_later() {
     let subset = "hosts=2/streams=3".parse().expect("a subset");
     keeps_every_promise(&Subset::of(
         &subset,
-        &RunPlan::from_seed(152_269_867_342_754),
+        &RunPlan::from_seed_before_budgets(152_269_867_342_754),
     ));
 }

@@ -45,13 +45,17 @@ impl AtMostOnce {
         Ok(())
     }
 
-    /// A caller was promised that this request did not run.
-    pub fn must_not_have_run(&self, key: u64) -> Result<(), Violation> {
-        match self.counts.get(&key) {
+    /// A caller was promised that this request did not run. Nor may it later: it counts as not sent.
+    pub fn promised_not_to_run(&mut self, key: u64) -> Result<(), Violation> {
+        match self.counts.get_mut(&key) {
             Some(count) if count.executed == count.issued => Err(violation(format!(
                 "request {key:#x} ran although its caller was told that it did not"
             ))),
-            _ => Ok(()),
+            Some(count) => {
+                count.issued -= 1;
+                Ok(())
+            }
+            None => Ok(()),
         }
     }
 
@@ -102,10 +106,12 @@ mod tests {
     fn false_promises_are_found() {
         let mut log = AtMostOnce::default();
         log.issued(3);
-        assert_eq!(log.must_not_have_run(3), Ok(()));
         assert!(log.must_have_run(3).is_err());
         log.executed(3).unwrap();
-        assert!(log.must_not_have_run(3).is_err());
+        assert!(log.promised_not_to_run(3).is_err());
         assert_eq!(log.must_have_run(3), Ok(()));
+        log.issued(4);
+        assert_eq!(log.promised_not_to_run(4), Ok(()));
+        assert!(log.executed(4).is_err(), "the promise holds later, too");
     }
 }

@@ -1,6 +1,6 @@
 //! The hosts of a random run, as the run drives them.
 
-use super::{CallPlan, Outcomes, StreamPlan};
+use super::{Branches, CallPlan, Outcomes, StreamPlan};
 use crate::check::{Leftovers, Violation};
 use crate::fabric::HostId;
 
@@ -42,6 +42,9 @@ pub(super) trait PlannedHost {
 
     /// Sessions that this host serves.
     fn server_sessions(&self) -> usize;
+
+    /// The branches that its processes have taken.
+    fn branches(&self) -> Branches;
 
     /// The resources that the host still holds.
     fn leftovers(&self) -> Leftovers;
@@ -126,6 +129,15 @@ pub(super) trait HostSet {
     /// The resources that each host still holds.
     fn leftovers(&self) -> Vec<Leftovers> {
         self.hosts().iter().map(Self::Host::leftovers).collect()
+    }
+
+    /// The branches that the processes of all hosts have taken.
+    fn branches(&self) -> Branches {
+        let mut sum = Branches::default();
+        for host in self.hosts() {
+            sum.add(&host.branches());
+        }
+        sum
     }
 
     /// How the calls ended, all of which have: no buffer of theirs may be missing.

@@ -3,6 +3,7 @@
 //! leaving entries out.
 
 mod base_draw;
+mod budget_draw;
 mod coverage;
 mod endpoint_draw;
 mod stream_draw;
@@ -95,6 +96,15 @@ pub struct ChannelPlan {
     pub close_at_ns: Option<u64>,
 }
 
+/// The session of a channel is closed, if it is then open; a later call opens a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionClose {
+    /// When, ns.
+    pub at_ns: u64,
+    /// The index of the channel.
+    pub channel: usize,
+}
+
 /// A fault of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostFault {
@@ -129,7 +139,7 @@ pub enum HostFaultKind {
         /// The length of the jump, ns.
         by_ns: u64,
     },
-    /// It begins to shut down, and another process takes its place. Only with whole endpoints.
+    /// It begins to shut down, and another process takes its place. A bare protocol is shut down at once.
     Drain {
         /// The time until the other process starts.
         for_ns: u64,
@@ -188,6 +198,8 @@ pub struct RunPlan {
     pub calls: Vec<CallPlan>,
     /// The streams, by time. Only with whole endpoints.
     pub streams: Vec<StreamPlan>,
+    /// Sessions that are closed under load, beside those of `channels`.
+    pub closes: Vec<SessionClose>,
     /// Faults of the network. All end by `heal_ns`.
     pub rules: Vec<Rule>,
     /// Faults of hosts. All end by `heal_ns`.
@@ -201,6 +213,8 @@ pub struct RunPlan {
     /// The servers' limits on sessions, messages or bytes are below what clients may ask for, so
     /// errors about limits are allowed.
     pub tight: bool,
+    /// A call that was not sent when its session ended is made again, once. Only without whole endpoints.
+    pub recalls: bool,
     /// The node of each host; empty: each has one of its own.
     pub nodes: Vec<NodeId>,
     /// The hosts run whole endpoints, not the protocol alone.
@@ -248,12 +262,14 @@ impl RunPlan {
             channels: Vec::new(),
             calls: Vec::new(),
             streams: Vec::new(),
+            closes: Vec::new(),
             rules: Vec::new(),
             host_faults: Vec::new(),
             outages: Vec::new(),
             injected: Vec::new(),
             heal_ns: MS,
             tight: false,
+            recalls: false,
             nodes: Vec::new(),
             endpoints: false,
             workers: false,

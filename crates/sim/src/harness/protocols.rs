@@ -60,9 +60,9 @@ impl HostSet for Protocols {
         self.hosts[host.0 as usize].crash(&mut self.log);
     }
 
-    /// Draining is a feature of the endpoint. For a bare protocol it is the same as a crash.
+    /// Draining is a feature of the endpoint. A bare protocol tells its clients that it ends, and does.
     fn drain(&mut self, host: HostId, _: u64) {
-        self.crash(host);
+        self.hosts[host.0 as usize].leave(&mut self.log);
     }
 
     fn restart(&mut self, host: HostId) {

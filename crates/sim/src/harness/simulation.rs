@@ -6,7 +6,7 @@ use super::endpoints::Endpoints;
 use super::failure::KEPT_ENTRIES;
 use super::host_set::{BusyWorker, HostSet};
 use super::protocols::Protocols;
-use super::{Failure, HostFaultKind, MS, Outcomes, PlantedBug, RunPlan};
+use super::{Branches, Failure, HostFaultKind, MS, Outcomes, PlantedBug, RunPlan, SessionClose};
 use crate::check::{Leftovers, Violation, frames, no_overflow};
 use crate::fabric::{Counters, Fabric, HostId, SharedFabric, Step};
 
@@ -20,6 +20,8 @@ pub struct Report {
     pub trace_hash: u64,
     /// How the calls ended.
     pub outcomes: Outcomes,
+    /// The branches that it took.
+    pub branches: Branches,
     /// The fabric's counters.
     pub counters: Counters,
     /// Datagrams that switches marked "congestion experienced".
@@ -54,9 +56,10 @@ pub fn run_with_bug(
     let result = result.unwrap_or_else(|payload| Err(Violation::of_panic(payload)));
     let fabric = fabric.lock();
     match result {
-        Ok(outcomes) => Ok(Report {
+        Ok((outcomes, branches)) => Ok(Report {
             trace_hash: fabric.trace().hash(),
             outcomes,
+            branches,
             counters: fabric.counters().clone(),
             marked: fabric.switch_totals().marked,
             virtual_ns: fabric.now_ns(),
@@ -132,6 +135,10 @@ impl<'a, P: HostSet> Simulation<'a, P> {
                 self.host_set.close(channel.client, index, at_ns);
             }
         }
+        for &SessionClose { at_ns, channel } in &self.plan.closes {
+            let client = self.plan.channels[channel].client;
+            self.host_set.close(client, channel, at_ns);
+        }
         for (index, fault) in self.plan.host_faults.iter().enumerate() {
             self.set_timer(fault.at_ns, Timer::Fault(index));
         }
@@ -141,7 +148,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         self.set_timer(self.plan.heal_ns, Timer::Tick);
     }
 
-    fn run(mut self) -> Result<Outcomes, Violation> {
+    fn run(mut self) -> Result<(Outcomes, Branches), Violation> {
         for _ in 0..MAX_STEPS {
             let step = self.fabric.lock().step();
             match step {
@@ -256,7 +263,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         Ok(())
     }
 
-    fn end(&self) -> Result<Outcomes, Violation> {
+    fn end(&self) -> Result<(Outcomes, Branches), Violation> {
         let outcomes = self.host_set.outcomes()?;
         frames(self.fabric.lock().counters())?;
         for leftovers in self.host_set.leftovers() {
@@ -265,7 +272,9 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         if self.plan.is_faultless() && self.plan.is_survivable() {
             no_overflow(self.fabric.lock().counters())?;
         }
-        Ok(outcomes)
+        let mut branches = self.host_set.branches();
+        branches.add_outcomes(&outcomes);
+        Ok((outcomes, branches))
     }
 
     fn now_ns(&self) -> u64 {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use starling_sim::harness::{Failure, PlantedBug, Report, RunPlan, run_with_bug, shrink};
+use starling_sim::harness::{Branches, Failure, PlantedBug, Report, RunPlan, run_with_bug, shrink};
 
 use crate::error::CliError;
 use crate::output;
@@ -30,6 +30,9 @@ pub(super) struct Arguments {
     /// The number of threads [default: one for each core].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// Fails if a branch that a promise depends on was never taken: for hunts of an hour.
+    #[arg(long)]
+    all_branches: bool,
     /// Plants a deliberate bug, to see that a checker finds it: handler-twice, for example.
     #[arg(long, value_name = "BUG", value_parser = super::options::parse_planted_bug)]
     plant: Option<PlantedBug>,
@@ -55,6 +58,8 @@ struct Sum {
     drawn: BTreeMap<String, u64>,
     /// Datagrams that a fault or a switch changed, by kind of change.
     struck: BTreeMap<String, u64>,
+    /// Branches that a promise depends on.
+    branches: Branches,
 }
 
 impl Sum {
@@ -65,6 +70,7 @@ impl Sum {
         self.failed += outcomes.failed;
         self.sent += counters.sent;
         self.virtual_ns += report.virtual_ns;
+        self.branches.add(&report.branches);
         for (kind, count) in plan.coverage() {
             *self.drawn.entry(kind).or_default() += count;
         }
@@ -94,12 +100,19 @@ impl Sum {
             self.virtual_ns as f64 / 3.6e12,
             cpu.as_secs_f64() / 3600.0,
         );
-        for (title, counts) in [("drawn", &self.drawn), ("datagrams", &self.struck)] {
+        let mut list = |title: &str, counts: &mut dyn Iterator<Item = (&str, u64)>| {
             let _ = writeln!(text, "  {title}");
             for (kind, count) in counts {
                 let _ = writeln!(text, "    {kind:40} {count:>12}");
             }
+        };
+        for (title, counts) in [("drawn", &self.drawn), ("datagrams", &self.struck)] {
+            list(
+                title,
+                &mut counts.iter().map(|(kind, count)| (kind.as_str(), *count)),
+            );
         }
+        list("branches", &mut self.branches.counts());
         text
     }
 }
@@ -145,8 +158,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let sum = sum.into_inner().expect("no thread panics with it");
     output::print(&sum.text(first, cpu))?;
     match found.into_inner().expect("no thread panics with it") {
+        None if arguments.all_branches => all_taken(&sum.branches),
         None => Ok(()),
         Some(failure) => Err(CliError::Promise(smallest(failure, arguments.plant))),
+    }
+}
+
+/// An error that names the branches that no run took.
+fn all_taken(branches: &Branches) -> Result<(), CliError> {
+    match &branches.untaken()[..] {
+        [] => Ok(()),
+        untaken => Err(CliError::Untaken(untaken.join(", "))),
     }
 }
 

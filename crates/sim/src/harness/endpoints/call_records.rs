@@ -173,7 +173,7 @@ impl CallRecords {
             return Err(Violation::new("no failure without a cause", text));
         }
         let open = self.end(tag)?;
-        self.executions.must_not_have_run(open.expected.key)
+        self.executions.promised_not_to_run(open.expected.key)
     }
 
     /// A handler begins. By its host's clock it must not begin at `deadline_ns` or later.
@@ -244,7 +244,7 @@ impl CallRecords {
                 self.outcomes.failed += u64::from(status.code() != Code::Cancelled);
                 self.outcomes.cancelled += u64::from(status.code() == Code::Cancelled);
                 if !status.may_have_run() && !self.distrusts_content {
-                    self.executions.must_not_have_run(open.expected.key)?;
+                    self.executions.promised_not_to_run(open.expected.key)?;
                 }
                 self.has_cause(host, tag, &open, status)
             }

@@ -20,7 +20,7 @@ use starling_endpoint::{
 use super::super::host_set::{BusyWorker, PlannedHost, PlannedTask};
 use super::super::plan::Runs;
 
-use super::super::{CallPlan, ChannelPlan, PlantedBug, RunPlan, US};
+use super::super::{Branches, CallPlan, ChannelPlan, PlantedBug, RunPlan, US};
 use super::call_records::SharedCallRecords;
 use super::process::{DEFERRED, Deferred, HandlerEvent, INLINE, Process, WORKER, response};
 use crate::check::content::{self, Expected};
@@ -68,6 +68,8 @@ pub(in crate::harness) struct Host {
     channels: Vec<ChannelPlan>,
     process: Option<Process>,
     pub(super) incarnation: u32,
+    /// Those that former processes took.
+    branches: Branches,
     schedule: BTreeMap<(u64, u64), Task>,
     entries: u64,
     idle_turns: u32,
@@ -101,6 +103,7 @@ impl Host {
             channels: plan.channels.clone(),
             process: None,
             incarnation: 0,
+            branches: Branches::default(),
             schedule: BTreeMap::new(),
             entries: 0,
             idle_turns: 0,
@@ -142,6 +145,7 @@ impl Host {
         let Some(process) = self.process.take() else {
             return;
         };
+        self.branches.add_stats(process.endpoint.protocol().stats());
         self.records.lock().record(self.id, "crashes", 0, 0);
         for &id in process.server_streams.keys() {
             self.records.lock().streams.server_over(id);
@@ -560,6 +564,14 @@ impl PlannedHost for Host {
     fn server_sessions(&self) -> usize {
         let process = self.process.as_ref();
         process.map_or(0, |it| it.endpoint.protocol().session_counts().1)
+    }
+
+    fn branches(&self) -> Branches {
+        let mut branches = self.branches.clone();
+        if let Some(process) = &self.process {
+            branches.add_stats(process.endpoint.protocol().stats());
+        }
+        branches
     }
 
     fn leftovers(&self) -> Leftovers {

@@ -20,6 +20,13 @@ pub(super) const MAX_CHANNELS: u64 = 12;
 impl RunPlan {
     /// The plan that `seed` stands for.
     pub fn from_seed(seed: u64) -> Self {
+        let mut plan = Self::from_seed_before_budgets(seed);
+        plan.draw_budgets();
+        plan
+    }
+
+    /// The plan that `seed` stood for before there were small budgets, places that come back, and long pauses.
+    pub fn from_seed_before_budgets(seed: u64) -> Self {
         let mut plan = Self::from_seed_before_broadening(seed);
         plan.broaden();
         plan.draw_endpoints();
@@ -61,12 +68,14 @@ impl RunPlan {
             channels,
             calls,
             streams: Vec::new(),
+            closes: Vec::new(),
             rules: Vec::new(),
             host_faults: Vec::new(),
             outages,
             injected: Vec::new(),
             heal_ns,
             tight,
+            recalls: false,
             nodes: Vec::new(),
             endpoints: false,
             workers: false,

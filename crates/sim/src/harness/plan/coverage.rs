@@ -21,7 +21,19 @@ impl RunPlan {
         self.cover_calls(&mut add);
         let closed = |channel: &&super::ChannelPlan| channel.close_at_ns.is_some();
         let closed = self.channels.iter().filter(closed).count();
-        add("sessions: closed under load", closed);
+        add("sessions: closed under load", closed + self.closes.len());
+        add(
+            "sessions: whose places come back",
+            usize::from(!self.closes.is_empty()),
+        );
+        let longest = self.host_faults.iter().filter(
+            |fault| matches!(fault.kind, HostFaultKind::Pause { for_ns } if for_ns > 67_108_864),
+        );
+        add("fault: pause longer than the wheel", longest.count());
+        let kept = |config: &&starling_proto::Config| config.retained_bytes < 1 << 20;
+        let kept = self.hosts.iter().filter(kept).count();
+        add("limits: few kept responses", kept);
+        add("calls: made again if not sent", usize::from(self.recalls));
         coverage
     }
 
@@ -200,6 +212,10 @@ mod tests {
             "hosts: whose turns cost time",
             "hosts: that share a card",
             "limits: tight",
+            "limits: few kept responses",
+            "calls: made again if not sent",
+            "sessions: whose places come back",
+            "fault: pause longer than the wheel",
             "calls: request of 1 MiB or more",
             "calls: response of 1 MiB or more",
             "calls: cancelled",

@@ -1,4 +1,4 @@
-//! The last random draw of a seed: streams between whole endpoints.
+//! The fourth random draw of a seed: streams between whole endpoints.
 //!
 //! It has a separate generator, so the other draws stay unchanged.
 

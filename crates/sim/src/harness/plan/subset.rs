@@ -7,7 +7,9 @@ use std::str::FromStr;
 use super::RunPlan;
 
 /// The lists that a plan is shrunk by, by name.
-const LISTS: [&str; 6] = ["rules", "hosts", "cables", "injected", "calls", "streams"];
+const LISTS: [&str; 7] = [
+    "rules", "hosts", "cables", "injected", "calls", "streams", "closes",
+];
 
 /// The text of an empty subset.
 const NOTHING: &str = "nothing";
@@ -89,13 +91,14 @@ impl Subset {
                 .collect();
         }
         let mut rest = plan.clone();
-        let [rules, hosts, cables, injected, calls, streams] = &self.places;
+        let [rules, hosts, cables, injected, calls, streams, closes] = &self.places;
         take(&mut rest.rules, rules);
         take(&mut rest.host_faults, hosts);
         take(&mut rest.outages, cables);
         take(&mut rest.injected, injected);
         take(&mut rest.calls, calls);
         take(&mut rest.streams, streams);
+        take(&mut rest.closes, closes);
         rest.subset = Some(self.clone());
         rest
     }
@@ -110,6 +113,7 @@ fn lens(plan: &RunPlan) -> [usize; LISTS.len()] {
         plan.injected.len(),
         plan.calls.len(),
         plan.streams.len(),
+        plan.closes.len(),
     ]
 }
 

@@ -24,6 +24,12 @@ pub struct Outcomes {
     pub not_made: u64,
     /// The caller died.
     pub abandoned: u64,
+    /// Made again because they were not sent.
+    pub made_again: u64,
+    /// Their server had no memory for them.
+    pub out_of_memory: u64,
+    /// Their response was no longer kept when they asked for it again.
+    pub expired: u64,
     /// Handlers run.
     pub executed: u64,
     /// Streams that ended at their client with the handler's status.
@@ -136,7 +142,7 @@ impl CallLog {
             return Err(unexpected_error("a call", &reason));
         }
         let expected = self.end(tag, Some(message))?;
-        self.executions.must_not_have_run(expected.key)
+        self.executions.promised_not_to_run(expected.key)
     }
 
     /// Records that a handler begins. Returns the response that the request asks for.
@@ -188,6 +194,9 @@ impl CallLog {
     ) -> Result<(), Violation> {
         self.record(host, error_text(error), tag, 0);
         self.outcomes.failed += 1;
+        let is = |rejection| u64::from(error == RequestError::Rejected(rejection));
+        self.outcomes.expired += is(Rejection::ResponseExpired);
+        self.outcomes.out_of_memory += is(Rejection::NoMemory);
         let expected = self.end(tag, Some(request))?;
         if self.survivable && error != RequestError::Session(SessionError::Closed) {
             return Err(unexpected_error("a call", &error));
@@ -200,7 +209,7 @@ impl CallLog {
             RequestError::Rejected(Rejection::NoMemory | Rejection::TooLarge)
         );
         if rejected || !may_have_run {
-            return self.executions.must_not_have_run(expected.key);
+            return self.executions.promised_not_to_run(expected.key);
         }
         match error {
             RequestError::Session(SessionError::Refused(_) | SessionError::ConnectTimeout) => {

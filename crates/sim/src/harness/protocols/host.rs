@@ -25,7 +25,7 @@ use crate::check::{Credits, Leftovers, Queues, Tag, Violation, granted_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::harness::host_set::{PlannedHost, PlannedTask};
-use crate::harness::{ChannelPlan, PlantedBug, RunPlan, US};
+use crate::harness::{Branches, CallPlan, ChannelPlan, PlantedBug, RunPlan, US};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
 use workers::Workers;
@@ -49,6 +49,8 @@ pub(in crate::harness) struct Host {
     /// The process, unless it crashed.
     process: Option<Process>,
     incarnation: u32,
+    /// Those that former processes took.
+    branches: Branches,
     schedule: Schedule,
     /// The time of the last turn, and how many there were at that time.
     turns: (u64, u32),
@@ -56,6 +58,8 @@ pub(in crate::harness) struct Host {
     unheard: BTreeSet<usize>,
     /// Its processes have workers that claim requests.
     has_workers: bool,
+    /// Calls that were not sent are made again.
+    recalls: bool,
     /// Refusals are allowed, because the servers have less room than the calls ask for.
     tight: bool,
     /// Time between two probes of a channel, ns: dead sessions are forgotten meanwhile.
@@ -70,6 +74,8 @@ struct Process {
     sessions: BTreeMap<usize, SessionId>,
     /// Calls that did not end.
     calls: BTreeMap<Tag, (SessionId, RequestNumber)>,
+    /// Those among them that are made again if they were not sent.
+    recallable: BTreeMap<Tag, CallPlan>,
     /// The probes among them: channel and attempt.
     probes: BTreeMap<Tag, (usize, u32)>,
     /// The calls that handlers made, and the request that each handler then answers.
@@ -100,6 +106,7 @@ impl Process {
             protocol,
             sessions: BTreeMap::new(),
             calls: BTreeMap::new(),
+            recallable: BTreeMap::new(),
             probes: BTreeMap::new(),
             relays: BTreeMap::new(),
             released: Vec::new(),
@@ -163,9 +170,11 @@ impl Host {
             channels: plan.channels.clone(),
             process: Some(process),
             incarnation: 0,
+            branches: Branches::default(),
             schedule: Schedule::default(),
             turns: (0, 0),
             unheard: BTreeSet::new(),
+            recalls: plan.recalls,
             tight: plan.tight,
             retry_ns: plan.forgetting_ns(),
         }
@@ -177,11 +186,23 @@ impl Host {
         self.fabric.lock().wake_at(self.id, at_ns);
     }
 
+    /// The process tells its clients that it ends, as far as its device has room, and dies.
+    pub(super) fn leave(&mut self, log: &mut CallLog) {
+        if let Some(process) = &mut self.process {
+            process.protocol.drain();
+            let _ = process.protocol.announce_shutdown(&mut sink!(process, log));
+            let flushed = process.io.split().1.flush();
+            flushed.expect("the device has no errors");
+        }
+        self.crash(log);
+    }
+
     /// The process dies, and its open calls with it.
     pub(super) fn crash(&mut self, log: &mut CallLog) {
         let Some(process) = self.process.take() else {
             return;
         };
+        self.branches.add_stats(process.protocol.stats());
         log.record(self.id, "crashes", 0, 0);
         self.fabric.lock().crash(self.id);
         for &tag in process.calls.keys() {
@@ -321,6 +342,14 @@ impl PlannedHost for Host {
     fn server_sessions(&self) -> usize {
         let process = self.process.as_ref();
         process.map_or(0, |process| process.protocol.session_counts().1)
+    }
+
+    fn branches(&self) -> Branches {
+        let mut branches = self.branches.clone();
+        if let Some(process) = &self.process {
+            branches.add_stats(process.protocol.stats());
+        }
+        branches
     }
 
     fn leftovers(&self) -> Leftovers {

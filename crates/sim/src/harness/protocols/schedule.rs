@@ -6,6 +6,7 @@ use starling_proto::{Claim, Msgbuf, PeerId, RequestId};
 
 use crate::check::Tag;
 use crate::check::content::Expected;
+use crate::harness::CallPlan;
 use crate::harness::host_set::PlannedTask;
 
 /// An action of a host's application.
@@ -13,6 +14,8 @@ use crate::harness::host_set::PlannedTask;
 pub(super) enum Task {
     /// An action of the plan, or the repetition of a probe.
     Planned(PlannedTask),
+    /// Makes a call again that was not sent.
+    Recall(CallPlan),
     /// Gives up on a call.
     Cancel(Tag),
     /// Answers a request.

@@ -21,6 +21,13 @@ impl Host {
         while let Some(task) = self.schedule.take_due(now_ns) {
             match task {
                 Task::Planned(PlannedTask::Call(plan)) => {
+                    let tag = self.call(&plan, None, log)?;
+                    if let Some(tag) = tag.filter(|_| self.recalls) {
+                        self.process().recallable.insert(tag, plan);
+                    }
+                }
+                Task::Recall(plan) => {
+                    log.outcomes.made_again += 1;
                     self.call(&plan, None, log)?;
                 }
                 Task::Planned(PlannedTask::Stream(_)) => {

@@ -2,7 +2,7 @@
 //! events.
 
 use starling_io::{Clock, Ecn, IoEvent, PacketIo, PacketRx, PeerGone};
-use starling_proto::{Body, Event, Incoming, PeerId, RequestId, Source};
+use starling_proto::{Body, Event, Incoming, PeerId, RequestError, RequestId, Source};
 
 use super::{BURSTS_A_TURN, Host, MAX_PROBES, key_of, respond, sink, unhealed};
 use crate::check::{Tag, Violation};
@@ -171,6 +171,7 @@ impl Host {
     ) -> Result<(), Violation> {
         let process = self.process.as_mut().expect("within a turn");
         process.calls.remove(&tag);
+        process.recallable.remove(&tag);
         if let Some((channel, _)) = process.probes.remove(&tag) {
             self.unheard.remove(&channel);
         }
@@ -217,6 +218,11 @@ impl Host {
                 } => {
                     let tag = key_of(tag);
                     process.calls.remove(&tag);
+                    let again = process.recallable.remove(&tag);
+                    let unsent = !may_have_run && matches!(error, RequestError::Session(_));
+                    if let Some(plan) = again.filter(|_| unsent) {
+                        self.schedule.add(log.now_ns(), Task::Recall(plan));
+                    }
                     log.failed(self.id, tag, error, &request, may_have_run)?;
                     if log.bug_triggers(PlantedBug::DoubleFailure) {
                         log.failed(self.id, tag, error, &request, may_have_run)?;
