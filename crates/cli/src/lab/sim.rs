@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 enum Command {
     /// Runs a named scenario, or the random run of a seed.
     #[command(after_help = RUN_HELP)]
-    Run(Run),
+    Run(Box<Run>),
     /// Lists the scenarios.
     List,
     /// Makes random runs on all cores, and shrinks the first run that breaks a promise.
