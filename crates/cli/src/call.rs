@@ -28,13 +28,8 @@ pub(crate) struct Arguments {
     /// The server: udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT, with ?queue=N where
     /// another process has the first queue (IFNAME and queue are of this host). Of several addresses
     /// with commas between them, the first one that can be reached.
-    #[arg(
-        value_name = "ADDRESS[,ADDRESS]",
-        value_delimiter = ',',
-        num_args = 1,
-        required = true
-    )]
-    addresses: Vec<String>,
+    #[arg(value_name = "ADDRESS[,ADDRESS]")]
+    addresses: String,
     /// The method to call: pkg.Service/Method. Given pkg.Service, prints the service's methods; without
     /// this argument, prints the server's services.
     method: Option<String>,
@@ -104,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         let inserted = options.metadata.insert(key, value);
         inserted.map_err(|error| CliError::Usage(format!("--metadata {key}: {error}")))?;
     }
-    let channel = Channel::balanced(&arguments.addresses);
+    let channel = Channel::balanced(arguments.addresses.split(','));
     let channel = channel.load_balancing(LoadBalancing::pick_first()).lazy()?;
     let deadline = Instant::now() + arguments.timeout;
     // The timeout is that of all calls together.
