@@ -57,6 +57,35 @@ fn traffic(net: &mut Net, host: usize, session: SessionId, rounds: usize) {
     }
 }
 
+/// Credit frames that were delayed come after later ones.
+#[test]
+fn late_credit_frames_change_nothing() {
+    const KIND_AT: usize = 8;
+    const CREDIT: u8 = 18;
+    let mut net = three();
+    let (rich, poor) = rich_and_poor(&mut net, 0, 2);
+    traffic(&mut net, 2, poor, 3);
+    let most = credits(&net, 2, poor);
+    assert!(most > 1);
+    traffic(&mut net, 0, rich, 3);
+    let left = credits(&net, 2, poor);
+    assert!(left < most, "{left} of {most}");
+    let is_credit =
+        |(from, bytes): &&(usize, Vec<u8>)| *from == 1 && bytes[KIND_AT] & 0x1f == CREDIT;
+    let late: Vec<Vec<u8>> = net
+        .log
+        .iter()
+        .filter(is_credit)
+        .map(|(_, bytes)| bytes.clone())
+        .collect();
+    assert!(late.len() >= 2, "credits moved there and back");
+    for datagram in late {
+        net.inject(1, 2, datagram);
+        net.run_ms(1);
+        assert_eq!(credits(&net, 2, poor), left);
+    }
+}
+
 /// The frame that grants credits is lost.
 #[test]
 fn credits_whose_grant_is_lost_are_granted_again() {

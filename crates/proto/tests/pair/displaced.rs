@@ -112,3 +112,44 @@ fn a_cancel_of_a_later_request_in_its_slot_abandons_a_request_that_runs() {
     let stats = net.hosts[1].protocol.stats();
     assert_eq!((stats.requests_displaced, stats.cancels_early), (1, 2));
 }
+
+/// The client cancels a request. Returns the datagram that says so.
+fn cancel(net: &mut Net, session: SessionId, id: RequestId) -> Vec<u8> {
+    let (now, client) = (net.now, &mut net.hosts[0]);
+    (client.protocol)
+        .cancel(now, session, id.number(), &mut client.wire)
+        .expect("it is not over");
+    net.run_until(net.now + 1);
+    let datagram = last_of_client(net);
+    net.run_ms(1);
+    datagram
+}
+
+#[test]
+fn a_late_cancel_ends_no_later_request_and_a_late_request_does_not_run() {
+    let (mut net, session) = pair();
+    let (first, request) = run_one(&mut net, session);
+    let late_cancel = cancel(&mut net, session, first);
+    let (second, _) = run_one(&mut net, session);
+    displace(&mut net, &late_cancel, first, 0);
+    assert_eq!(net.hosts[1].protocol.executing(), 1);
+    let now = net.now;
+    assert!(net.hosts[1].respond(now, second, b"answer"));
+    // This cancellation overtakes its request.
+    displace(&mut net, &late_cancel, second, 1);
+    let ran = net.hosts[1].ran.len();
+    displace(&mut net, &request, second, 1);
+    assert_eq!(net.hosts[1].ran.len(), ran);
+}
+
+#[test]
+fn a_cancel_frees_the_response_that_was_kept() {
+    let (mut net, session) = pair();
+    let (id, _) = run_one(&mut net, session);
+    net.fate = Box::new(|_, from, _| 1 - from);
+    let now = net.now;
+    assert!(net.hosts[1].respond(now, id, &[7; 5000]));
+    assert!(net.hosts[1].protocol.retained() >= 5000);
+    cancel(&mut net, session, id);
+    assert_eq!(net.hosts[1].protocol.retained(), 0);
+}
