@@ -14,6 +14,7 @@
 //! | [`Credits`], [`granted_within`] | no more credits are in use than were given, none without a request; a server gives no more than it has |
 //! | [`fair`] | sessions that want the same get the same |
 //! | [`frames`](frames()) | a device reads frames as they were sent, and takes no damaged one |
+//! | [`memory_within`] | messages that are reassembled and responses that are kept stay within their memory |
 //! | [`Queues`], [`no_overflow`] | the protocol's queues have bounds, and a receive queue never fills without a fault |
 //! | [`Streams`] | items of a stream come in order, each once; both ends of it end, in time |
 //! | [`Leftovers`] | after the last close nothing is left |
@@ -26,6 +27,7 @@ mod credits;
 mod fair;
 mod frames;
 mod leftovers;
+mod memory;
 mod queues;
 mod streams;
 
@@ -39,6 +41,7 @@ pub use credits::{Credits, Grants, granted_within};
 pub use fair::{fair, jain};
 pub use frames::frames;
 pub use leftovers::Leftovers;
+pub use memory::memory_within;
 pub use queues::{Queues, no_overflow};
 pub use streams::{Flow, StreamBounds, StreamId, Streams};
 

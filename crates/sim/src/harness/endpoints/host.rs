@@ -24,7 +24,7 @@ use super::super::{Branches, CallPlan, ChannelPlan, PlantedBug, RunPlan, US};
 use super::call_records::SharedCallRecords;
 use super::process::{DEFERRED, Deferred, HandlerEvent, INLINE, Process, WORKER, response};
 use crate::check::content::{self, Expected};
-use crate::check::{Credits, Leftovers, Tag, Violation, granted_within};
+use crate::check::{Credits, Leftovers, Tag, Violation, granted_within, memory_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::rng::Rng;
@@ -258,6 +258,7 @@ impl Host {
         }
         let sessions = process.sessions.values().copied();
         process.queues.check(protocol, limits, sessions)?;
+        memory_within(protocol, limits)?;
         granted_within(protocol, limit)
     }
 

@@ -26,7 +26,7 @@ impl RunPlan {
         let faulty = !self.is_faultless();
         // Streams have limits of their own.
         if self.streams.is_empty() && rng.chance(333_333) {
-            self.tighten(&mut rng);
+            self.tighten(&mut rng, faulty);
             if faulty && rng.chance(700_000) {
                 let ppm = rng.range(20_000, 300_000) as u32;
                 self.rules
@@ -52,7 +52,7 @@ impl RunPlan {
     }
 
     /// Draws small budgets.
-    fn tighten(&mut self, rng: &mut Rng) {
+    fn tighten(&mut self, rng: &mut Rng, faulty: bool) {
         self.tight = true;
         self.recalls = rng.chance(500_000);
         let largest = rng.log_range(1 << 10, LARGEST) as u32;
@@ -100,6 +100,9 @@ impl RunPlan {
                 call.cancel_after_ns = Some(rng.log_range(1, self.heal_ns));
             }
         }
+        if cancelled_ppm > 0 && faulty {
+            self.delay_copies(rng, 5 * MS);
+        }
     }
 
     /// Lets the clients of one server open and close sessions, so often that places of the tables come back,
@@ -135,11 +138,16 @@ impl RunPlan {
         self.closes.sort_by_key(|close| close.at_ns);
         self.heal_ns = self.heal_ns.max((cycles + 1) * period_ns);
         if faulty {
-            let ppm = rng.range(20_000, 300_000) as u32;
-            let delay_ns = rng.log_range(10 * US, 40 * MS);
-            let fault = Fault::Duplicate { ppm, delay_ns };
-            self.rules.push(Rule::everywhere(0, self.heal_ns, fault));
+            self.delay_copies(rng, 40 * MS);
         }
+    }
+
+    /// Copies many datagrams; the copies come up to `longest_ns` later.
+    fn delay_copies(&mut self, rng: &mut Rng, longest_ns: u64) {
+        let ppm = rng.range(20_000, 300_000) as u32;
+        let delay_ns = rng.log_range(10 * US, longest_ns);
+        let fault = Fault::Duplicate { ppm, delay_ns };
+        self.rules.push(Rule::everywhere(0, self.heal_ns, fault));
     }
 
     /// Pauses a client just after it has made a call, for longer than the wheel of its timers reaches, while

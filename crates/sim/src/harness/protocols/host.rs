@@ -21,7 +21,7 @@ use super::call_log::{CallLog, ext_of};
 use super::schedule::{Schedule, Task};
 use super::sink::{Sent, Sink};
 use crate::check::content::{self, Expected};
-use crate::check::{Credits, Leftovers, Queues, Tag, Violation, granted_within};
+use crate::check::{Credits, Leftovers, Queues, Tag, Violation, granted_within, memory_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::harness::host_set::{PlannedHost, PlannedTask};
@@ -284,6 +284,7 @@ impl Host {
         let limit = self.config.rx_queue_datagrams * self.config.overcommit;
         let process = self.process.as_mut().expect("within a turn");
         let (protocol, grants) = (&process.protocol, process.io.grants());
+        memory_within(protocol, &self.config)?;
         let sessions = process.sessions.values().copied();
         process.queues.check(protocol, &self.config, sessions)?;
         let sessions = process.sessions.values().copied();
