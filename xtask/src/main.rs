@@ -4,6 +4,7 @@ mod bpf;
 mod demo;
 mod figures;
 mod instructions;
+mod planted;
 #[cfg(test)]
 mod readme;
 mod recorded;
@@ -37,9 +38,12 @@ Commands:
           (figures/results.json) and the tables. It takes hours; keep the machine free of other
           work. --only: the promises whose id contains PATTERN. --repetitions: how often each
           command runs. --check measures nothing and compares the tables with the two files.
-  soak [--minutes N] [--seed S]
-          Callers of all kinds share an endpoint while their threads are preempted at random, for
-          minutes: finds lost wake-ups. `test` runs it for some seconds.
+  planted [--only PATTERN] [--minutes N] [--by tests|hunt]
+          Plants the bugs of xtask/planted in a copy of the protocol, one at a time, and looks whether
+          its tests or a hunt find each.
+  soak [--minutes N | --hours N] [--seed S]
+          Callers of all kinds share an endpoint while their threads are preempted at random: finds
+          lost wake-ups. `test` runs it for some seconds. Beside them, a hunt, and the planted bugs.
   bpf     Builds the programs for the kernel, `*.bpf.c`, into the objects beside them, which are
           committed; `test` compares. Needs clang and libbpf's headers.
   help    Prints this.";
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         },
         ["instructions"] => instructions::run(),
         ["instructions", "--calls"] => instructions::run_calls(),
+        ["planted", ref options @ ..] => planted::run(options),
         ["soak", ref options @ ..] => soak::run(options),
         ["test"] => test::run(),
         ["help" | "--help" | "-h"] => {
