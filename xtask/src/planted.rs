@@ -187,6 +187,7 @@ fn look_for<'a>(look: &Look<'_>, bugs: impl Iterator<Item = (usize, &'a Bug)>) -
 /// The copy of the sources with all planted bugs, built.
 pub(crate) struct Build {
     bugs: Vec<Bug>,
+    copy: PathBuf,
     /// The programs of the protocol's tests.
     tests: Vec<PathBuf>,
     /// The program of the hunt.
@@ -230,7 +231,12 @@ impl Build {
             return Err("the tests with the planted bugs do not build".into());
         }
         let hunt = target.join("debug/starling");
-        Ok(Self { bugs, tests, hunt })
+        Ok(Self {
+            bugs,
+            copy,
+            tests,
+            hunt,
+        })
     }
 
     /// The program of the hunt; no bug acts in it unless it is told.
@@ -241,7 +247,8 @@ impl Build {
     /// `program`, with bug `number`.
     fn command(&self, program: &Path, number: usize) -> Command {
         let mut command = Command::new(program);
-        command.current_dir(crate::root().join("crates/proto"));
+        // Failing tests leave files there.
+        command.current_dir(self.copy.join("crates/proto"));
         command.env("STARLING_PLANTED", number.to_string());
         command
     }
