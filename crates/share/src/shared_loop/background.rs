@@ -68,6 +68,11 @@ impl<C: Command> SharedLoop<C> {
     /// Drives while something is expected and no caller waits for the role.
     fn drive_in_background(&self, mut role: Role<'_, C>) {
         let driving = Driving::begin();
+        // Callers that wait while no call is expected are not offered the role: what they wait for may be
+        // a task of the loop, which a timer wakes. Nobody else takes that turn.
+        if self.has_waiting() && role.as_ref().is_some_and(|it| !it.is_expecting()) {
+            self.step(&mut role);
+        }
         while !self.has_waiting() && !self.is_stopping() {
             let expects = role.as_ref().is_some_and(|it| it.is_expecting());
             if expects && self.inbox.is_empty() && self.has_parked() && !self.reactors_suffice() {
