@@ -28,7 +28,9 @@ fn begin<F: Future>(call: &mut std::pin::Pin<Box<F>>) {
 fn a_thousand_slow_calls_run_at_once_and_a_quick_one_passes_them() {
     for address in any_addresses() {
         let (server, gate) = serve(&address);
-        let channel = Channel::lazy(server.address()).expect("a channel");
+        // Its statistics are of its own calls.
+        let channel = Channel::builder(server.address()).own_endpoint().lazy();
+        let channel = channel.expect("a channel");
         let client = TestClient::new(channel.clone());
         client.echo(&payload(b"")).wait().expect("an echo");
         let mut open: Vec<_> = (0..CALLS as u32)
