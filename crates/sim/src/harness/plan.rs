@@ -215,6 +215,8 @@ pub struct RunPlan {
     pub tight: bool,
     /// A call that was not sent when its session ended is made again, once. Only without whole endpoints.
     pub recalls: bool,
+    /// Frames that a device takes in a turn before it is full, until the run heals. Only without whole endpoints.
+    pub frames_a_turn: Option<usize>,
     /// The node of each host; empty: each has one of its own.
     pub nodes: Vec<NodeId>,
     /// The hosts run whole endpoints, not the protocol alone.
@@ -270,6 +272,7 @@ impl RunPlan {
             heal_ns: MS,
             tight: false,
             recalls: false,
+            frames_a_turn: None,
             nodes: Vec::new(),
             endpoints: false,
             workers: false,

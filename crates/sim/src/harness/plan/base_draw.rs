@@ -76,6 +76,7 @@ impl RunPlan {
             heal_ns,
             tight,
             recalls: false,
+            frames_a_turn: None,
             nodes: Vec::new(),
             endpoints: false,
             workers: false,

@@ -103,6 +103,9 @@ impl RunPlan {
         if cancelled_ppm > 0 && faulty {
             self.delay_copies(rng, 5 * MS);
         }
+        if rng.chance(400_000) {
+            self.frames_a_turn = Some(rng.log_range(1, 16) as usize);
+        }
     }
 
     /// Lets the clients of one server open and close sessions, so often that places of the tables come back,

@@ -34,6 +34,10 @@ impl RunPlan {
         let kept = self.hosts.iter().filter(kept).count();
         add("limits: few kept responses", kept);
         add("calls: made again if not sent", usize::from(self.recalls));
+        add(
+            "limits: frames of a turn",
+            self.frames_a_turn.iter().count(),
+        );
         coverage
     }
 
@@ -214,6 +218,7 @@ mod tests {
             "limits: tight",
             "limits: few kept responses",
             "calls: made again if not sent",
+            "limits: frames of a turn",
             "sessions: whose places come back",
             "fault: pause longer than the wheel",
             "calls: request of 1 MiB or more",

@@ -60,6 +60,8 @@ pub(in crate::harness) struct Host {
     has_workers: bool,
     /// Calls that were not sent are made again.
     recalls: bool,
+    /// And until when.
+    frames_a_turn: Option<(usize, u64)>,
     /// Refusals are allowed, because the servers have less room than the calls ask for.
     tight: bool,
     /// Time between two probes of a channel, ns: dead sessions are forgotten meanwhile.
@@ -175,6 +177,7 @@ impl Host {
             turns: (0, 0),
             unheard: BTreeSet::new(),
             recalls: plan.recalls,
+            frames_a_turn: plan.frames_a_turn.map(|frames| (frames, plan.heal_ns)),
             tight: plan.tight,
             retry_ns: plan.forgetting_ns(),
         }
@@ -231,6 +234,11 @@ impl Host {
             return Ok(());
         }
         self.check_progress(log.now_ns())?;
+        if let Some((frames, until_ns)) = self.frames_a_turn {
+            let is_over = log.now_ns() >= until_ns;
+            let frames = if is_over { usize::MAX } else { frames };
+            self.fabric.lock().limit_frames(self.id, frames);
+        }
         self.receive(log)?;
         self.drain_events(log)?;
         self.work(log)?;
