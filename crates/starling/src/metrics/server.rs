@@ -56,7 +56,8 @@ impl Method for MeasuredMethod {
                 )
             }
             MethodHandler::Nested(handler) => nested(recorder(of_futures), handler),
-            MethodHandler::Streaming(handler) => streaming(recorder(of_futures), handler),
+            // A handler may send and read in threads of its own.
+            MethodHandler::Streaming(handler) => streaming(recorder(Writers::Many), handler),
         }
     }
 }
