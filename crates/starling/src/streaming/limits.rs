@@ -54,7 +54,7 @@ impl StreamLimits {
             .max_sessions_per_client
             .saturating_mul(protocol.slots.into());
         Self {
-            streams: self.streams.min((slots / 4).saturating_mul(3)),
+            streams: self.streams.min((slots - slots / 4).max(1)),
             ..self
         }
     }

@@ -124,7 +124,10 @@ impl Streams {
     fn admit(&self, peer: PeerId) -> Option<u32> {
         let mut table = self.table.lock();
         let Table { clients, all, .. } = &mut *table;
-        self.limits.admit(clients.entry(peer).or_default(), all)
+        let mut client = clients.get(&peer).copied().unwrap_or_default();
+        let window = self.limits.admit(&mut client, all)?;
+        clients.insert(peer, client);
+        Some(window)
     }
 
     fn insert<I: PacketIo>(
