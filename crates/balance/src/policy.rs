@@ -101,11 +101,11 @@ impl RingHash {
     /// The most places of a ring, whatever is asked for.
     pub const MAX_SIZE: usize = 4096;
 
-    /// A ring on which calls are placed by the value that their metadata have under this key. Calls without
-    /// it go anywhere.
+    /// A ring on which calls are placed by the value that their metadata have under this key, in lower case as
+    /// all keys are. Calls without it go anywhere.
     pub fn by_metadata(key: impl Into<String>) -> Self {
         Self {
-            header: key.into(),
+            header: key.into().to_ascii_lowercase(),
             min_size: 1024,
             max_size: Self::MAX_SIZE,
         }

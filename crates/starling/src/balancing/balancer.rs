@@ -338,7 +338,8 @@ impl Balancer {
 
 impl Drop for Balancer {
     fn drop(&mut self) {
-        // The task in the background ends.
+        // The tasks in the background end.
+        self.control.get_mut().stop_asking();
         self.notifier.notify();
     }
 }

@@ -62,6 +62,13 @@ pub(super) struct Control {
 }
 
 impl Control {
+    /// The resolver's answers are needed no more.
+    pub(super) fn stop_asking(&mut self) {
+        if let Some(signals) = self.signals.take() {
+            signals.close();
+        }
+    }
+
     pub(super) fn new(settings: &Balancing) -> Self {
         Self {
             is_active: false,
@@ -132,6 +139,8 @@ impl Balancer {
         let again = is_stale.then_some(now + AGAIN_NS);
         let listed = control.listed.iter();
         let reopening = listed.filter_map(|listed| listed.failure.as_ref().map(|it| it.1));
+        // A time that is past waits for others to begin first: their time is `first.next()`.
+        let reopening = reopening.filter(|at| *at > now);
         let times = match control.is_active {
             true => [control.times.next(), control.first.next()],
             false => [None, None],
@@ -194,6 +203,8 @@ impl Balancer {
             service,
             weighting,
         );
+        let id = control.listed[index].id;
+        backend.set_ejected(control.outliers.is_ejected(id));
         self.remember(&backend);
         Ok(backend)
     }

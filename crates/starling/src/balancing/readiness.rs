@@ -114,7 +114,9 @@ impl Listed {
         self.readiness = match (state, backend.health()) {
             (ChannelState::Ready, _) if backend.is_ejected() => Readiness::Failed,
             (ChannelState::Ready, BackendHealth::Pending) => Readiness::Pending,
-            (ChannelState::Ready, BackendHealth::NotServing) => Readiness::Failed,
+            (ChannelState::Ready, BackendHealth::NotServing | BackendHealth::CheckFailed) => {
+                Readiness::Failed
+            }
             (ChannelState::Ready, _) => Readiness::Ready,
             _ if self.has_failed => Readiness::Failed,
             _ => Readiness::Pending,
@@ -149,9 +151,15 @@ impl Listed {
             return format!("{address}: not tried yet");
         };
         if backend.transport.state() == ChannelState::Ready {
-            return match backend.is_ejected() {
-                true => format!("{address}: ejected, for too many of its calls failed"),
-                false => format!("{address}: it says that it is not serving"),
+            return match backend.health() {
+                _ if backend.is_ejected() => {
+                    format!("{address}: ejected, for too many of its calls failed")
+                }
+                BackendHealth::CheckFailed => format!(
+                    "{address}: it refuses to be asked for its health: let calls of \
+                     grpc.health.v1.Health through there, or do not check it"
+                ),
+                _ => format!("{address}: it says that it is not serving"),
             };
         }
         match backend.transport.failure() {

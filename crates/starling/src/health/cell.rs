@@ -18,6 +18,9 @@ pub enum BackendHealth {
     NotServing,
     /// It is not asked, or cannot say: it counts as one that can be called.
     Unchecked,
+    /// Asking it failed, as by an interceptor that wants a token. It is asked again, and should not be called
+    /// meanwhile.
+    CheckFailed,
 }
 
 impl BackendHealth {
@@ -55,7 +58,8 @@ impl HealthCell {
             0 => BackendHealth::Pending,
             1 => BackendHealth::Serving,
             2 => BackendHealth::NotServing,
-            _ => BackendHealth::Unchecked,
+            3 => BackendHealth::Unchecked,
+            _ => BackendHealth::CheckFailed,
         }
     }
 

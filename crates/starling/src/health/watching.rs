@@ -75,6 +75,8 @@ fn after(end: &Status) -> BackendHealth {
         // It has no health checks, or watchers enough: whether it can be called shows when it is.
         Code::Unimplemented | Code::ResourceExhausted => BackendHealth::Unchecked,
         // The connection is over, or the server ends. The next one begins anew.
-        _ => BackendHealth::Pending,
+        Code::Unavailable => BackendHealth::Pending,
+        // A17: a channel's calls fail meanwhile, they do not wait.
+        _ => BackendHealth::CheckFailed,
     }
 }

@@ -9,7 +9,6 @@ use starling::{
 use starling_test_protos::test::TestClient;
 
 use crate::common::{any_addresses, payload, server, shm_address, wait_until};
-use crate::script::MILLI;
 use crate::{addresses_of, end_server, servers, shares, two_servers, until_ready, until_shares};
 
 const NOT_SERVING: ServingStatus = ServingStatus::NOT_SERVING;
@@ -121,6 +120,7 @@ fn a_server_that_cannot_say_how_it_is_gets_calls_and_one_that_fails_to_does_not(
         (Code::Unimplemented, true),
         (Code::ResourceExhausted, true),
         (Code::Internal, false),
+        (Code::Unauthenticated, false),
     ] {
         let (builder, gate) = server(&[&shm_address()]);
         let builder = builder.interceptor(Refuses(code)).build();
@@ -128,8 +128,8 @@ fn a_server_that_cannot_say_how_it_is_gets_calls_and_one_that_fails_to_does_not(
         let channel = Channel::balanced([server.address()]).lazy();
         let channel = channel.expect("a channel");
         let client = TestClient::new(channel.clone());
-        let options = starling::CallOptions::with_timeout(100 * MILLI);
-        let result = client.echo_with(&payload(b""), &options).wait();
+        // It has no deadline, and ends all the same.
+        let result = client.echo(&payload(b"")).wait();
         match is_called {
             true => {
                 result.expect("it is called");
@@ -137,7 +137,13 @@ fn a_server_that_cannot_say_how_it_is_gets_calls_and_one_that_fails_to_does_not(
             }
             false => {
                 let status = result.expect_err("it is not called");
+                assert_eq!(status.code(), Code::Unavailable, "{status}");
+                assert!(
+                    status.message().contains("asked for its health"),
+                    "{status}"
+                );
                 assert!(!status.may_have_run(), "{status}");
+                assert_eq!(channel.backends()[0].health, BackendHealth::CheckFailed);
                 assert_eq!(gate.runs.load(Ordering::SeqCst), 0);
             }
         }

@@ -249,3 +249,42 @@ fn a_channel_without_addresses_is_not_made() {
     let error = error.expect_err("a bad address");
     assert!(error.to_string().contains("nonsense"), "{error}");
 }
+
+/// Answers once, and then waits for a change that never comes.
+struct Waits {
+    answer: Vec<Resolved>,
+    asked: AtomicUsize,
+    _lives: Arc<()>,
+}
+
+impl Resolver for Waits {
+    async fn resolve(&self, _: Resolving) -> Answer {
+        match self.asked.fetch_add(1, Ordering::SeqCst) {
+            0 => Ok(self.answer.clone()),
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+#[test]
+fn a_resolver_that_waits_for_a_change_goes_with_its_channel() {
+    let servers = three_servers();
+    let all = named(&addresses_of(&servers));
+    // The loop that asks the resolvers goes on.
+    let other = resolved_by(Fake::new(Ok(all.clone()))).lazy();
+    let other = TestClient::new(other.expect("a channel"));
+    other.echo(&payload(b"")).wait().expect("a server");
+    let lives = Arc::new(());
+    let waits = Waits {
+        answer: all,
+        asked: AtomicUsize::new(0),
+        _lives: Arc::clone(&lives),
+    };
+    let channel = resolved_by(waits).lazy().expect("a channel");
+    let client = TestClient::new(channel);
+    client.echo(&payload(b"")).wait().expect("a server");
+    assert_eq!(Arc::strong_count(&lives), 2);
+    drop(client);
+    wait_until(|| Arc::strong_count(&lives) == 1);
+    drop(other);
+}

@@ -47,9 +47,7 @@ impl Balancer {
     /// The channel has had no calls for long: closes its connections.
     pub(super) fn deactivate(&self, control: &mut Control) {
         control.is_active = false;
-        if let Some(signals) = control.signals.take() {
-            signals.close();
-        }
+        control.stop_asking();
         control.is_answered = false;
         control.answer_failure = None;
         for mut listed in std::mem::take(&mut control.listed) {
