@@ -1,9 +1,9 @@
 //! gRPC's service config: what a client does with the calls of each method, and with its channel.
 //!
 //! It is JSON, by `grpc/service_config/service_config.proto`, or made by a program. What cannot be honoured is
-//! an error that names the field, never ignored. The one exception is that of gRPC: of the policies in
-//! `loadBalancingConfig`, the first that is known counts, so that one text serves clients of several
-//! versions.
+//! an error that names the field, never ignored, with two exceptions. As in gRPC, of the policies in
+//! `loadBalancingConfig` the first that is known counts, so that one text serves clients of several
+//! versions. And of equal keys of an object the last one counts.
 //!
 //! ```text
 //!  {"loadBalancingConfig": [..],           policy, outlier detection, subset

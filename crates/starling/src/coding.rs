@@ -7,9 +7,9 @@
 //!  client: open ◀──────────── network ◀───── server: seal ◀─ response
 //! ```
 //!
-//! A message is packed in the thread that made it and unpacked in the thread that reads it, so that no event
-//! loop does it for others. Bounds are on messages as their users have them, and are checked before memory is
-//! taken for a message that comes.
+//! A caller's thread packs its requests and unpacks its responses, so that the event loop behind channels does
+//! neither for it; a server's dispatch thread does both, but for methods that run in workers. Bounds are on
+//! messages as their users have them, and are checked before memory is taken for a message that comes.
 
 mod client;
 mod fit;

@@ -1,7 +1,7 @@
 //! A page for a scraper: the least of HTTP/1.1 that Prometheus, a browser and `curl` ask for.
 //!
-//! One thread, one connection at a time, each with a second for its request and another for the answer: a page
-//! is asked for every few seconds, and whoever connects can hold up the others for that long at most.
+//! One thread, one connection at a time, each with a second for its request and another for each write of the
+//! answer: a page is asked for every few seconds. Whoever reads slowly holds up the others.
 
 use std::fmt;
 use std::io::{self, Read, Write};

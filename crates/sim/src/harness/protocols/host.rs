@@ -60,7 +60,7 @@ pub(in crate::harness) struct Host {
     has_workers: bool,
     /// Calls that were not sent are made again.
     recalls: bool,
-    /// And until when.
+    /// Frames that the device takes in a turn, and until when.
     frames_a_turn: Option<(usize, u64)>,
     /// Refusals are allowed, because the servers have less room than the calls ask for.
     tight: bool,
