@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use starling_endpoint::{
-    CallOptions, ContinuationId, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets,
-    SessionId, Stats, Status, WorkerConfig, WorkerReply, WorkerRequest,
+    CallError, CallOptions, ContinuationId, Endpoint, EndpointConfig, Handler, Idle, MethodId,
+    Secrets, SessionId, Stats, Status, WorkerConfig, WorkerReply, WorkerRequest,
 };
 use starling_io::{MonotonicClock, PacketIo, Wake};
 use starling_io_udp::{UdpConfig, UdpIo};
@@ -248,11 +248,30 @@ impl<I: PacketIo> Client<I> {
     }
 
     pub(crate) fn call(&mut self, method: MethodId, options: &CallOptions, number: u32, task: u8) {
+        self.try_call(method, options, number, task).expect("room");
+    }
+
+    fn try_call(
+        &mut self,
+        method: MethodId,
+        options: &CallOptions,
+        number: u32,
+        task: u8,
+    ) -> Result<(), CallError> {
         let body = body(number, task);
         let (collect, tag) = (self.collect, u64::from(number));
         let build = |out: &mut Vec<u8>| out.extend(&body);
         let call = (self.endpoint).call(self.session, method, options, build, collect, tag);
-        call.expect("room");
+        call.map(|_| ())
+    }
+
+    /// As [`Self::work`]. False: the server has said that it shuts down, so the call is not made.
+    pub(crate) fn work_unless_draining(&mut self, number: u32, task: u8) -> bool {
+        match self.try_call(WORK, &CallOptions::default(), number, task) {
+            Ok(()) => true,
+            Err(CallError::Draining) => false,
+            Err(error) => panic!("call {number}: {error}"),
+        }
     }
 
     pub(crate) fn work(&mut self, number: u32, task: u8) {
