@@ -94,13 +94,13 @@ pub(crate) fn endpoint_with<I: Device, C: Clock>(
 }
 
 fn secrets() -> Result<Secrets, BenchError> {
-    let mut random = [0; 20];
+    let mut random = [0; 32];
     // So few bytes come all at once, or not at all.
     getrandom(&mut random, GetRandomFlags::empty())
         .map_err(|error| BenchError::io("reading the system's randomness")(error.into()))?;
-    let (token, cookie_key) = random.split_at(4);
+    let (token_key, cookie_key) = random.split_at(16);
     Ok(Secrets {
-        token: u32::from_le_bytes(token.try_into().expect("4 bytes")),
+        token_key: token_key.try_into().expect("16 bytes"),
         cookie_key: cookie_key.try_into().expect("16 bytes"),
     })
 }

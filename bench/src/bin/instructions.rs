@@ -94,7 +94,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let clock = SteppingClock::default();
     let address = format!("shm://instructions-{}", std::process::id());
     let secrets = |token| Secrets {
-        token,
+        token_key: [token as u8; 16],
         cookie_key: [1; 16],
     };
     let io = ShmIo::bind(&address, ShmConfig::default())?;

@@ -70,7 +70,7 @@ impl Floor {
 #[derive(Clone, Copy, Debug)]
 struct PeerClock {
     /// The peer's incarnation. Another incarnation has another clock.
-    token: u32,
+    token: u64,
     /// Requests in this interval.
     samples: u32,
     began_ns: u64,
@@ -81,7 +81,7 @@ struct PeerClock {
 }
 
 impl PeerClock {
-    fn new(token: u32, now_ns: u64, difference_us: u32) -> Self {
+    fn new(token: u64, now_ns: u64, difference_us: u32) -> Self {
         let floor = Floor {
             difference_us,
             at_ns: now_ns,
@@ -213,7 +213,7 @@ impl Admission {
 
     /// How long a request has waited since the call was made, at least. `token` is the incarnation
     /// of its peer.
-    fn waited_ns(&mut self, now_ns: u64, peer: PeerId, token: u32, sent_us: u32) -> u64 {
+    fn waited_ns(&mut self, now_ns: u64, peer: PeerId, token: u64, sent_us: u32) -> u64 {
         let difference_us = ((now_ns / 1000) as u32).wrapping_sub(sent_us);
         let index = peer.0 as usize;
         if index >= self.clocks.len() {
@@ -231,7 +231,7 @@ impl Admission {
     pub(crate) fn admit_to_stream(
         &mut self,
         now_ns: u64,
-        (peer, token): (PeerId, u32),
+        (peer, token): (PeerId, u64),
         stamp: DeadlineStamp,
     ) -> Result<Timing, NotAdmitted> {
         let waited_ns = match stamp.sent_us {
@@ -256,7 +256,7 @@ impl Admission {
     pub(crate) fn admit(
         &mut self,
         now_ns: u64,
-        (peer, token): (PeerId, u32),
+        (peer, token): (PeerId, u64),
         stamp: DeadlineStamp,
         run: RunTime,
     ) -> Result<Timing, NotAdmitted> {

@@ -47,6 +47,10 @@ impl<T: PacketTx> FrameSink for Sink<'_, T> {
         Origin(self.0.origin(io_peer(peer)).0)
     }
 
+    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
+        self.0.address(io_peer(peer))
+    }
+
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
         self.0.limit_datagram(io_peer(peer), bytes);
     }

@@ -156,7 +156,7 @@ fn burst(server_ahead_ns: u64) -> (usize, usize, u64) {
     };
     let mut client = endpoint_with(&network, 1, config.clone());
     let secrets = Secrets {
-        token: 2,
+        token_key: [2; 16],
         cookie_key: [2; 16],
     };
     let clock = Elsewhere(network.clock(), server_ahead_ns);

@@ -29,8 +29,8 @@ const FLIGHT: Duration = Duration::from_micros(5);
 /// Both clocks read this at the beginning.
 const START_NS: u64 = 1_000_000_000;
 
-const CLIENT_TOKEN: u32 = 0xc1c1_c1c1;
-const SERVER_TOKEN: u32 = 0x5e5e_5e5e;
+const CLIENT_KEY: u8 = 0xc1;
+const SERVER_KEY: u8 = 0x5e;
 
 const BIND: &str = "/starling.reflection.Reflection/Bind";
 const GREET: &str = "/hello.Hello/Greet";
@@ -305,21 +305,21 @@ impl Exchange {
         let clock = ManualClock(Arc::new(AtomicU64::new(START_NS)));
         let queues: [Queue; 4] = Default::default();
         let [to_server, to_client, from_client, from_server] = queues;
-        let endpoint = |inbox: &Queue, outbox: &Queue, token: u32| {
+        let endpoint = |inbox: &Queue, outbox: &Queue, key: u8| {
             let mut config = EndpointConfig {
                 idle: Idle::Spin,
                 ..EndpointConfig::default()
             };
             config.protocol.slots = 8;
             let secrets = Secrets {
-                token,
+                token_key: [key; 16],
                 cookie_key: std::array::from_fn(|index| index as u8),
             };
             Endpoint::new(Device::new(inbox, outbox), clock.clone(), config, secrets).unwrap()
         };
         Self {
-            client: endpoint(&to_client, &from_client, CLIENT_TOKEN),
-            server: endpoint(&to_server, &from_server, SERVER_TOKEN),
+            client: endpoint(&to_client, &from_client, CLIENT_KEY),
+            server: endpoint(&to_server, &from_server, SERVER_KEY),
             clock,
             to_server,
             to_client,

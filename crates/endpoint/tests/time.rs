@@ -33,7 +33,7 @@ fn readings(batched_timestamps: bool) -> u64 {
         ..EndpointConfig::default()
     };
     let secrets = Secrets {
-        token: 9,
+        token_key: [9; 16],
         cookie_key: [9; 16],
     };
     let mut server = Endpoint::new(network.device(), clock.clone(), config, secrets).unwrap();
@@ -92,7 +92,7 @@ fn answers(step_ns: u64) -> u64 {
     };
     let mut client = endpoint_with(&network, 1, config.clone());
     let secrets = Secrets {
-        token: 9,
+        token_key: [9; 16],
         cookie_key: [9; 16],
     };
     let clock = SteppingClock(Rc::default(), step_ns);

@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use starling_io::{IoError, Origin, PacketTx, PeerId, PeerInfo, TxError};
+use starling_io::{IoError, PacketTx, PeerId, PeerInfo, TxError};
 
 use self::outcome::SendOutcome;
 use self::peers::TxPeer;
@@ -440,13 +440,12 @@ impl PacketTx for UdpTx {
         self.add_peer(address)
     }
 
-    fn origin(&self, id: PeerId) -> Origin {
-        let address = self.address_of(id).map(RawAddr::to_std);
-        address.map_or(Origin(0), Origin::of_address)
+    fn address(&self, id: PeerId) -> Option<SocketAddr> {
+        self.address_of(id).map(RawAddr::to_std)
     }
 
     fn peer_info(&self, id: PeerId) -> PeerInfo {
-        let address = self.address_of(id).map(RawAddr::to_std);
+        let address = self.address(id);
         address.map_or_else(PeerInfo::default, |address| {
             PeerInfo::of_address("udp://", address)
         })

@@ -66,7 +66,7 @@ impl Pair {
             };
             config.protocol.congestion = Congestion::Dctcp;
             let secrets = Secrets {
-                token,
+                token_key: [token as u8; 16],
                 cookie_key: [1; 16],
             };
             Host::new(io, clock.clone(), config, secrets).expect("a sound configuration")

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use starling_ethernet::{Mac, Template};
-use starling_io::{IoError, Origin, PacketTx, PeerId, PeerInfo, TxError};
+use starling_io::{IoError, PacketTx, PeerId, PeerInfo, TxError};
 use starling_io_udp::UdpTx;
 
 use crate::chunk_accounting::ChunkAccounting;
@@ -456,8 +456,8 @@ impl PacketTx for XdpTx {
         Ok(id)
     }
 
-    fn origin(&self, id: PeerId) -> Origin {
-        self.udp.origin(id)
+    fn address(&self, id: PeerId) -> Option<SocketAddr> {
+        self.udp.address(id)
     }
 
     fn peer_info(&self, id: PeerId) -> PeerInfo {

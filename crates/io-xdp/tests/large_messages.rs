@@ -28,7 +28,7 @@ type Raw = Endpoint<XdpIo, MonotonicClock>;
 
 fn endpoint(io: XdpIo, token: u32) -> Raw {
     let secrets = Secrets {
-        token,
+        token_key: [token as u8; 16],
         cookie_key: [token as u8; 16],
     };
     // How many datagrams a turn sends must not depend on round-trip times: those of a busy machine

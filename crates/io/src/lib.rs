@@ -346,10 +346,18 @@ pub trait PacketTx {
     /// Makes a peer of an unknown address.
     fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError>;
 
+    /// The address from which a peer sends, as [`PacketTx::accept_peer`] and unknown senders have it. `None`, the
+    /// default: a peer has none, because the kernel knows who sends.
+    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
+        let _ = peer;
+        None
+    }
+
     /// The host or user that a peer belongs to: peers that one party can make at will have the same one, so
-    /// that they share what one may have. The default: each peer is of its own.
+    /// that they share what one may have. The default: the host of its address; without one, each peer is of its own.
     fn origin(&self, peer: PeerId) -> Origin {
-        Origin(u64::from(peer.0))
+        let address = self.address(peer);
+        address.map_or(Origin(u64::from(peer.0)), Origin::of_address)
     }
 
     /// What the device knows of a peer. Not for each datagram: it may make system calls.

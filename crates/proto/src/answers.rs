@@ -6,7 +6,6 @@
 //! that arrived (RFC 9000, section 8.1, allows three times as many). To unknown peers also their number has a
 //! bound: the generic cell rate algorithm of ITU-T I.371.
 
-use crate::peer::preamble;
 use crate::sink::{datagram_width, push_rare};
 use crate::wire::{HEADER_BYTES, Header, PREAMBLE_BYTES, split_frame};
 use crate::{FrameSink, Source, Stats};
@@ -22,8 +21,8 @@ const BURST: u64 = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Answers {
-    /// Whom they are for, and the token of its incarnation.
-    to: Option<(Source, u32)>,
+    /// Whom they are for, and how its datagrams begin.
+    to: Option<(Source, [u8; PREAMBLE_BYTES])>,
     /// Whole frames.
     frames: Vec<u8>,
     /// When the datagrams to unknown peers so far would have left at the rate that is allowed.
@@ -49,7 +48,7 @@ impl Answers {
     pub(crate) fn push<S: FrameSink>(
         &mut self,
         now: u64,
-        (to, token): (Source, u32),
+        (to, preamble): (Source, [u8; PREAMBLE_BYTES]),
         header: Header,
         body: &[u8],
         stats: &mut Stats,
@@ -57,7 +56,7 @@ impl Answers {
     ) {
         match self.to {
             // One datagram is of one incarnation. If its frames name several, the first is answered.
-            Some((other, of)) if other == to && of != token => return,
+            Some((other, of)) if other == to && of != preamble => return,
             Some((other, _)) if other != to => self.flush(now, stats, sink),
             Some(_) | None => {}
         }
@@ -69,14 +68,14 @@ impl Answers {
             }
             Source::Unknown(_) | Source::Peer(_) => {}
         }
-        self.to = Some((to, token));
+        self.to = Some((to, preamble));
         self.frames.extend(header.to_bytes(body.len()));
         self.frames.extend(body);
     }
 
     /// Sends what was added, best effort: a peer that misses it asks again.
     pub(crate) fn flush<S: FrameSink>(&mut self, now: u64, stats: &mut Stats, sink: &mut S) {
-        let Some((to, token)) = self.to.take() else {
+        let Some((to, preamble)) = self.to.take() else {
             return;
         };
         match to {
@@ -85,14 +84,14 @@ impl Answers {
                 let mut frames = &self.frames[..];
                 while let Ok((frame, rest)) = split_frame(frames) {
                     let head = &frames[..HEADER_BYTES];
-                    let _ = push_rare(sink, peer, &preamble(token), head, frame.payload, &[]);
+                    let _ = push_rare(sink, peer, &preamble, head, frame.payload, &[]);
                     frames = rest;
                 }
                 sink.seal(peer);
             }
             Source::Unknown(address) => {
                 if self.may_send_to_unknown(now, stats) {
-                    self.frames.splice(0..0, preamble(token));
+                    self.frames.splice(0..0, preamble);
                     sink.reply(address, &self.frames);
                 }
             }

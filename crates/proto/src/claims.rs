@@ -18,9 +18,10 @@
 //! is written before its words are opened. So a claim whose step succeeds has read the right session:
 //! this is a sequence lock (Lameter, 2005), with the claim itself as the second read.
 
-use crate::peer::preamble;
 use crate::table::SessionHandle;
-use crate::wire::{Frame, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, flags, split_frame_of};
+use crate::wire::{
+    Frame, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Token, flags, split_frame_of,
+};
 use crate::{Msgbuf, PeerId, RequestId, RequestNumber, SessionId};
 use atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -45,7 +46,6 @@ const CLOSED: u64 = u64::MAX;
 /// dispatcher.
 #[derive(Debug)]
 pub struct Claims {
-    preamble: [u8; PREAMBLE_BYTES],
     entries: Box<[Entry]>,
 }
 
@@ -57,7 +57,8 @@ struct Entry {
     round: AtomicU32,
     peer: AtomicU32,
     remote: AtomicU32,
-    token: AtomicU32,
+    token: AtomicU64,
+    own_preamble: AtomicU64,
     small_buffer: AtomicU32,
 }
 
@@ -69,7 +70,9 @@ pub(crate) struct SessionInfo {
     /// The client's number of the session.
     pub(crate) remote: u32,
     /// The client's incarnation.
-    pub(crate) token: u32,
+    pub(crate) token: Token,
+    /// How the client's datagrams begin.
+    pub(crate) own_preamble: [u8; PREAMBLE_BYTES],
     /// The largest response of one packet.
     pub(crate) small_buffer: u32,
 }
@@ -78,6 +81,7 @@ pub(crate) struct SessionInfo {
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     peer: PeerId,
+    preamble: [u8; PREAMBLE_BYTES],
     frame: Frame<'a>,
 }
 
@@ -128,7 +132,7 @@ impl Claim {
             session: self.info.remote,
             number: self.id.number,
         };
-        Some((preamble(self.info.token), header.to_bytes(len)))
+        Some((self.info.token.preamble(), header.to_bytes(len)))
     }
 
     /// The flags of the response. It counts as late: how long the request waited is unknown.
@@ -138,20 +142,19 @@ impl Claim {
 }
 
 impl Claims {
-    /// For sessions at the first `places` places, with up to `slots` slots each, of the endpoint
-    /// with this token.
-    pub(crate) fn new(token: u32, places: usize, slots: u16) -> Self {
+    /// For sessions at the first `places` places, with up to `slots` slots each.
+    pub(crate) fn new(places: usize, slots: u16) -> Self {
         let entry = || Entry {
             slots: (0..slots).map(|_| AtomicU64::new(CLOSED)).collect(),
             id: AtomicU32::new(0),
             round: AtomicU32::new(0),
             peer: AtomicU32::new(0),
             remote: AtomicU32::new(0),
-            token: AtomicU32::new(0),
+            token: AtomicU64::new(0),
+            own_preamble: AtomicU64::new(0),
             small_buffer: AtomicU32::new(0),
         };
         Self {
-            preamble: preamble(token),
             entries: (0..places).map(|_| entry()).collect(),
         }
     }
@@ -161,12 +164,14 @@ impl Claims {
     /// Parses a datagram from `peer`. None: workers cannot claim it.
     #[inline]
     pub fn parse<'a>(&self, peer: PeerId, datagram: &'a [u8]) -> Option<Candidate<'a>> {
-        let (start, rest) = datagram.split_first_chunk::<PREAMBLE_BYTES>()?;
+        let (&preamble, rest) = datagram.split_first_chunk::<PREAMBLE_BYTES>()?;
         let (frame, rest) = split_frame_of(Kind::Request, rest)?;
-        // Bytes that must be zero are zero; others are for the dispatcher.
-        let is_plain = *start == self.preamble && rest.is_empty();
         let needs_dispatcher = frame.header.flags & (flags::EXT | flags::WANT) != 0;
-        (is_plain && !needs_dispatcher).then_some(Candidate { peer, frame })
+        (rest.is_empty() && !needs_dispatcher).then_some(Candidate {
+            peer,
+            preamble,
+            frame,
+        })
     }
 
     /// Claims a request. None: another thread has claimed it, or it is not for workers; the datagram
@@ -188,7 +193,8 @@ impl Claims {
             return None;
         }
         let info = entry.info(session);
-        if !entry.is_of(session) || info.peer != candidate.peer {
+        let is_from_client = info.peer == candidate.peer && info.own_preamble == candidate.preamble;
+        if !entry.is_of(session) || !is_from_client {
             return None;
         }
         // A thread that changed the entry since closed the word first, and the step below sees that.
@@ -216,7 +222,9 @@ impl Claims {
         entry.round.store(round, Ordering::Relaxed);
         entry.peer.store(info.peer.0, Ordering::Relaxed);
         entry.remote.store(info.remote, Ordering::Relaxed);
-        entry.token.store(info.token, Ordering::Relaxed);
+        entry.token.store(info.token.to_wire(), Ordering::Relaxed);
+        let own_preamble = u64::from_le_bytes(info.own_preamble);
+        entry.own_preamble.store(own_preamble, Ordering::Relaxed);
         entry
             .small_buffer
             .store(info.small_buffer, Ordering::Relaxed);
@@ -272,7 +280,8 @@ impl Entry {
             handle: SessionHandle::new(id, self.round.load(Ordering::Relaxed)),
             peer: PeerId(self.peer.load(Ordering::Relaxed)),
             remote: self.remote.load(Ordering::Relaxed),
-            token: self.token.load(Ordering::Relaxed),
+            token: Token::from_wire(self.token.load(Ordering::Relaxed)).unwrap_or_default(),
+            own_preamble: self.own_preamble.load(Ordering::Relaxed).to_le_bytes(),
             small_buffer: self.small_buffer.load(Ordering::Relaxed),
         }
     }

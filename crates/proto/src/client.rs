@@ -105,7 +105,8 @@ impl Client {
             })
             .ok_or(ConnectError::SessionLimit(shared.config.max_sessions))?;
         shared.stats.places_reused += u64::from(id.is_reused());
-        shared.peers.retain(peer, Role::Client, now);
+        let own = shared.own_token_for(peer, sink);
+        shared.peers.retain(peer, Role::Client, now, own);
         // Memory is reserved now, so that an absence later causes no allocation.
         self.due.reserve(self.sessions.places());
         self.suspected.reserve(shared.peers.len());

@@ -303,8 +303,8 @@ type Check = (&'static str, u64, bool, &'static str);
 /// The numbers that an endpoint must draw at random each time it starts.
 #[derive(Clone, Copy)]
 pub struct Secrets {
-    /// Names this incarnation of the endpoint. Zero is replaced by one: zero means "unknown".
-    pub token: u32,
+    /// Key of the tokens: what this incarnation of the endpoint is called, by each peer otherwise.
+    pub token_key: [u8; 16],
     /// Key of the cookies.
     pub cookie_key: [u8; 16],
 }

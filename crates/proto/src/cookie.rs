@@ -9,6 +9,7 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher24;
 
 use crate::Source;
+use crate::wire::Token;
 
 /// A cookie is valid for this long.
 const LIFETIME_NS: u64 = 5_000_000_000;
@@ -29,14 +30,14 @@ impl CookieKey {
         &self,
         now: u64,
         source: Source,
-        present: u32,
-        token: u32,
+        present: Token,
+        token: Token,
         session: u32,
     ) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         hasher.write_u64(now);
-        hasher.write_u32(present);
-        hasher.write_u32(token);
+        hasher.write_u64(present.to_wire());
+        hasher.write_u64(token.to_wire());
         hasher.write_u32(session);
         match source {
             Source::Peer(peer) => hasher.write_u32(peer.0),
@@ -56,8 +57,8 @@ impl CookieKey {
         &self,
         now: u64,
         source: Source,
-        present: u32,
-        token: u32,
+        present: Token,
+        token: Token,
         session: u32,
         (time, mac): (u64, u64),
     ) -> bool {
@@ -71,21 +72,27 @@ mod tests {
     use super::*;
     use crate::PeerId;
 
+    fn token(number: u64) -> Token {
+        Token::from_wire(number).expect("a token")
+    }
+
     #[test]
     fn a_cookie_is_bound_to_address_peer_client_session_and_time() {
         let cookie_key = CookieKey::new([3; 16]);
         let a = Source::Unknown("10.0.0.1:5".parse().unwrap());
         let b = Source::Unknown("10.0.0.1:6".parse().unwrap());
-        let cookie = (1000, cookie_key.mac(1000, a, 6, 7, 8));
-        assert!(cookie_key.verify(1000, a, 6, 7, 8, cookie));
-        assert!(cookie_key.verify(1000 + LIFETIME_NS, a, 6, 7, 8, cookie));
-        assert!(!cookie_key.verify(1001 + LIFETIME_NS, a, 6, 7, 8, cookie));
-        assert!(!cookie_key.verify(999, a, 6, 7, 8, cookie));
-        assert!(!cookie_key.verify(1000, b, 6, 7, 8, cookie));
-        assert!(!cookie_key.verify(1000, Source::Peer(PeerId(0)), 6, 7, 8, cookie));
-        assert!(!cookie_key.verify(1000, a, 5, 7, 8, cookie));
-        assert!(!cookie_key.verify(1000, a, 6, 9, 8, cookie));
-        assert!(!cookie_key.verify(1000, a, 6, 7, 9, cookie));
-        assert!(!CookieKey::new([4; 16]).verify(1000, a, 6, 7, 8, cookie));
+        let (present, other) = (token(6), token(5));
+        let (client, another) = (token(7), token(9));
+        let cookie = (1000, cookie_key.mac(1000, a, present, client, 8));
+        assert!(cookie_key.verify(1000, a, present, client, 8, cookie));
+        assert!(cookie_key.verify(1000 + LIFETIME_NS, a, present, client, 8, cookie));
+        assert!(!cookie_key.verify(1001 + LIFETIME_NS, a, present, client, 8, cookie));
+        assert!(!cookie_key.verify(999, a, present, client, 8, cookie));
+        assert!(!cookie_key.verify(1000, b, present, client, 8, cookie));
+        assert!(!cookie_key.verify(1000, Source::Peer(PeerId(0)), present, client, 8, cookie));
+        assert!(!cookie_key.verify(1000, a, other, client, 8, cookie));
+        assert!(!cookie_key.verify(1000, a, present, another, 8, cookie));
+        assert!(!cookie_key.verify(1000, a, present, client, 9, cookie));
+        assert!(!CookieKey::new([4; 16]).verify(1000, a, present, client, 8, cookie));
     }
 }

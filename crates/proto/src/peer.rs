@@ -9,15 +9,18 @@ use std::collections::VecDeque;
 
 use crate::holdings::Holder;
 use crate::origins::{Origin, OriginId, Origins};
-use crate::wire::Preamble;
+use crate::wire::{PREAMBLE_BYTES, Token};
 use crate::{Event, PeerId, SessionId};
 
 /// In one cache line, which each datagram writes.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Peer {
-    /// Its incarnation; zero until known.
-    pub(crate) token: u32,
+    /// Its incarnation; [`Token::NONE`] until known.
+    pub(crate) token: Token,
+    /// How its datagrams for this incarnation of this endpoint begin. Zeros while no session refers to the peer:
+    /// then none does.
+    own_preamble: [u8; PREAMBLE_BYTES],
     pub(crate) heard_at: u64,
     pub(crate) pinged_at: u64,
     /// Pings since it was last heard.
@@ -70,12 +73,13 @@ impl Peers {
             .is_some_and(|peer| peer.client_sessions + peer.server_sessions > 0)
     }
 
-    /// A session begins to refer to the peer.
-    pub(crate) fn retain(&mut self, peer: PeerId, role: Role, now: u64) -> &mut Peer {
+    /// A session begins to refer to the peer, for which this endpoint's token is `own`.
+    pub(crate) fn retain(&mut self, peer: PeerId, role: Role, now: u64, own: Token) -> &mut Peer {
         let index = peer.0 as usize;
         if index >= self.list.len() {
             let nobody = Peer {
-                token: 0,
+                token: Token::NONE,
+                own_preamble: [0; PREAMBLE_BYTES],
                 heard_at: now,
                 pinged_at: now,
                 unanswered: 0,
@@ -91,7 +95,8 @@ impl Peers {
         }
         let peer = &mut self.list[index];
         if peer.client_sessions + peer.server_sessions == 0 {
-            peer.token = 0;
+            peer.token = Token::NONE;
+            peer.own_preamble = own.preamble();
             peer.heard_at = now;
             peer.pinged_at = now;
             peer.unanswered = 0;
@@ -114,6 +119,11 @@ impl Peers {
         }
     }
 
+    /// The incarnation of the peer; [`Token::NONE`] if none is known.
+    pub(crate) fn token(&self, peer: PeerId) -> Token {
+        self.get(peer).map_or(Token::NONE, |peer| peer.token)
+    }
+
     /// A peer as one that holds something.
     pub(crate) fn holder(&self, peer: PeerId) -> Holder {
         let origin = self.get(peer).map_or(OriginId::NONE, |peer| peer.origin);
@@ -132,9 +142,25 @@ impl Peers {
             entry.origin = OriginId::NONE;
         }
         if entry.client_sessions + entry.server_sessions == 0 {
-            entry.token = 0;
+            entry.token = Token::NONE;
+            entry.own_preamble = [0; PREAMBLE_BYTES];
             events.push_back(Event::PeerReleased { peer });
         }
+    }
+
+    /// Whether a datagram that begins like this is from the peer's current incarnation for this one. If it is, the
+    /// peer was heard.
+    #[inline]
+    pub(crate) fn hears(&mut self, peer: PeerId, begin: &[u8; PREAMBLE_BYTES], now: u64) -> bool {
+        let Some(peer) = self.list.get_mut(peer.0 as usize) else {
+            return false;
+        };
+        let hears = peer.own_preamble == *begin;
+        if hears {
+            peer.heard_at = now;
+            peer.unanswered = 0;
+        }
+        hears
     }
 
     /// A datagram arrived from the peer's current incarnation.
@@ -177,18 +203,18 @@ impl Peers {
 }
 
 impl Peer {
+    /// The preamble of its datagrams for this endpoint, if a session refers to it.
+    pub(crate) fn own_preamble(&self) -> Option<[u8; PREAMBLE_BYTES]> {
+        let is_referred_to = self.client_sessions + self.server_sessions > 0;
+        is_referred_to.then_some(self.own_preamble)
+    }
+
     /// The peer is incarnation `token` from now on; returns the former incarnation.
-    pub(crate) fn become_incarnation(&mut self, token: u32) -> u32 {
+    pub(crate) fn become_incarnation(&mut self, token: Token) -> Token {
         if self.token != token {
             self.is_draining = false;
             self.has_left = false;
         }
         std::mem::replace(&mut self.token, token)
     }
-}
-
-/// The preamble of datagrams for incarnation `token`.
-#[inline]
-pub(crate) fn preamble(token: u32) -> [u8; 8] {
-    Preamble { token }.to_bytes()
 }

@@ -13,10 +13,10 @@ use crate::cookie::CookieKey;
 use crate::holdings::Holdings;
 use crate::incoming::{Body, Incoming};
 use crate::msgbuf_pool::{FRESH_BYTES, Pool};
-use crate::peer::{Peers, preamble};
+use crate::peer::Peers;
 use crate::server::Server;
 use crate::shared::Shared;
-use crate::wire::{Frame, Kind, PREAMBLE_BYTES, split_frame, split_frame_of};
+use crate::wire::{Frame, Kind, PREAMBLE_BYTES, TokenKey, split_frame, split_frame_of};
 use crate::{
     Cancelled, Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, NotMadeReason,
     PeerId, Prefix, RequestId, RequestNotMade, RequestNumber, RespondReason, Secrets, SessionError,
@@ -85,8 +85,7 @@ impl Protocol {
             server: Server::new(config.max_sessions),
             shared: Shared {
                 config,
-                token: secrets.token.max(1),
-                preamble: preamble(secrets.token.max(1)),
+                token_key: TokenKey::new(secrets.token_key),
                 cookie_key: CookieKey::new(secrets.cookie_key),
                 peers: Peers::default(),
                 pool: Pool::new(),
@@ -229,8 +228,8 @@ impl Protocol {
     }
 
     /// The incarnation of a peer: another number after the peer was restarted. Zero: unknown.
-    pub fn incarnation(&self, peer: PeerId) -> u32 {
-        self.shared.peers.get(peer).map_or(0, |peer| peer.token)
+    pub fn incarnation(&self, peer: PeerId) -> u64 {
+        self.shared.peers.token(peer).to_wire()
     }
 
     /// Handles the frames of a datagram until one of them needs the caller. `None`: all frames are

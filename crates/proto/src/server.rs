@@ -21,10 +21,9 @@ use crate::blocked::Blocked;
 use crate::claims::Claims;
 use crate::holdings::Holding;
 use crate::msgbuf_pool::{is_bulky, memory_of};
-use crate::peer::preamble;
 use crate::shared::{Shared, SlotPlace};
 use crate::table::Table;
-use crate::wire::{Frame, Header, Kind, flags};
+use crate::wire::{Frame, Header, Kind, Token, flags};
 use crate::{
     Body, Event, FrameSink, Incoming, PeerId, Prefix, Rejection, RequestId, RespondReason,
     SessionId, SinkError,
@@ -38,7 +37,7 @@ const ACTIVE_NS: u64 = 250_000_000;
 pub(crate) struct Server {
     pub(crate) sessions: Table<ServerSession>,
     /// By the client's incarnation and number, so that a repeated connect finds its session.
-    by_client: BTreeMap<(PeerId, u32, u32), SessionId>,
+    by_client: BTreeMap<(PeerId, Token, u32), SessionId>,
     /// Credits granted in all.
     granted: usize,
     /// Where the search for idle credits continues.
@@ -286,7 +285,7 @@ impl Server {
             number: id.number,
         }
         .to_bytes(message.head().len());
-        let preamble = preamble(session.token);
+        let preamble = session.token.preamble();
         let sent = sink.push(session.peer, &preamble, &head, message.head(), &[]);
         if sent == Err(SinkError::Full) {
             return self.store_and_defer(shared, id, message);

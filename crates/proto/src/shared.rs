@@ -6,9 +6,9 @@ use crate::answers::Answers;
 use crate::cookie::CookieKey;
 use crate::holdings::Holdings;
 use crate::msgbuf_pool::Pool;
-use crate::peer::{Peers, preamble};
+use crate::peer::Peers;
 use crate::sink::push_rare;
-use crate::wire::{Header, Kind, PREAMBLE_BYTES, Reset};
+use crate::wire::{Header, Kind, PREAMBLE_BYTES, Reset, Token, TokenKey};
 use crate::{Config, Event, FrameSink, PeerId, SessionId, Source, Stats};
 use starling_msgbuf::Msgbuf;
 
@@ -21,10 +21,8 @@ pub(crate) struct SlotPlace {
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    /// This incarnation of the endpoint.
-    pub(crate) token: u32,
-    /// The first bytes of datagrams for this incarnation.
-    pub(crate) preamble: [u8; PREAMBLE_BYTES],
+    /// What this incarnation of the endpoint is called by its peers.
+    pub(crate) token_key: TokenKey,
     pub(crate) cookie_key: CookieKey,
     pub(crate) peers: Peers,
     pub(crate) pool: Pool,
@@ -82,11 +80,27 @@ impl Shared {
         self.reassembling() + total as usize <= self.config.reassembly_bytes
     }
 
+    /// The token of this endpoint for the sender of a datagram.
+    pub(crate) fn own_token<S: FrameSink>(&self, source: Source, sink: &S) -> Token {
+        match source {
+            Source::Unknown(address) => self.token_key.for_address(address),
+            Source::Peer(peer) => self.own_token_for(peer, sink),
+        }
+    }
+
+    /// The token of this endpoint for a peer.
+    pub(crate) fn own_token_for<S: FrameSink>(&self, peer: PeerId, sink: &S) -> Token {
+        match sink.address(peer) {
+            Some(address) => self.token_key.for_address(address),
+            None => self.token_key.for_peer(peer),
+        }
+    }
+
     /// Answers a frame of session management at the end of the turn; see [`Answers`].
     pub(crate) fn answer<S: FrameSink>(
         &mut self,
         now: u64,
-        to: (Source, u32),
+        to: (Source, [u8; PREAMBLE_BYTES]),
         header: Header,
         body: &[u8],
         sink: &mut S,
@@ -104,13 +118,13 @@ impl Shared {
     pub(crate) fn send_alone<S: FrameSink>(
         sink: &mut S,
         peer: PeerId,
-        token: u32,
+        token: Token,
         header: Header,
         body: &[u8],
     ) {
         let head = header.to_bytes(body.len());
         sink.seal(peer);
-        let _ = push_rare(sink, peer, &preamble(token), &head, body, &[]);
+        let _ = push_rare(sink, peer, &token.preamble(), &head, body, &[]);
         sink.seal(peer);
     }
 
@@ -141,10 +155,10 @@ impl Shared {
         let mut header = Header::control(Kind::Reset, session);
         header.number = reset.to_number();
         match to {
-            Source::Peer(peer) => Self::send_alone(sink, peer, 0, header, &[]),
+            Source::Peer(peer) => Self::send_alone(sink, peer, Token::NONE, header, &[]),
             Source::Unknown(address) => {
                 if self.answers.may_send_to_unknown(now, &mut self.stats) {
-                    let datagram = [&preamble(0)[..], &header.to_bytes(0)].concat();
+                    let datagram = [&Token::NONE.preamble()[..], &header.to_bytes(0)].concat();
                     sink.reply(address, &datagram);
                 }
             }

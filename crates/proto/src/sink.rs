@@ -41,6 +41,9 @@ pub trait FrameSink {
     /// The host or user that a peer belongs to.
     fn origin(&self, peer: PeerId) -> Origin;
 
+    /// The address from which a peer sends. `None`: it has none, and the kernel knows who sends.
+    fn address(&self, peer: PeerId) -> Option<SocketAddr>;
+
     /// `peer` accepts no datagram larger than this, in bytes. The device does not know this limit;
     /// the protocol has it from the peer.
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize);

@@ -4,26 +4,27 @@
 //! datagram = preamble (8 bytes), frame, frame, ...
 //!
 //! preamble   0        1        2        3        4                8
-//!           ┌────────┬────────┬─────────────────┬─────────────────┐
-//!           │ magic  │version │ reserved, zero  │ token           │
-//!           └────────┴────────┴─────────────────┴─────────────────┘
+//!           ┌────────┬────────┬───────────────────────────────────┐
+//!           │ magic  │version │ token                             │
+//!           └────────┴────────┴───────────────────────────────────┘
 //! frame      0        1        2                 4                8                16
 //!           ┌────────┬────────┬─────────────────┬─────────────────┬───────────────┐
 //!           │kind,flg│ slot   │ payload length  │ session         │ request number│ payload...
 //!           └────────┴────────┴─────────────────┴─────────────────┴───────────────┘
 //! ```
 //!
-//! All numbers are little-endian. `token` names the incarnation of the receiving endpoint: it was
-//! drawn at random when that endpoint started, so datagrams for an earlier incarnation, and blind
-//! injections, are recognised once for a whole bundle. `session` is the receiver's own number.
+//! All numbers are little-endian. `token` names the incarnation of the receiving endpoint to this sender:
+//! datagrams for an earlier incarnation, and those that another host has forged, are recognised once for a whole
+//! bundle. `session` is the receiver's own number.
 
 mod frame;
 mod pattern;
 mod payload;
+mod token;
 
 pub use frame::{DatagramError, Frame, FrameError, is_fragment};
 pub(crate) use frame::{
-    Header, HeaderStart, Kind, Preamble, flags, read_preamble, split_frame, split_frame_of,
+    Header, HeaderStart, Kind, flags, read_preamble, split_frame, split_frame_of,
     split_frame_with_tail,
 };
 pub use pattern::{PLAIN_REQUEST, Pattern};
@@ -31,6 +32,7 @@ pub(crate) use payload::{
     Accept, Challenge, Connect, CreditReturn, Fragment, Limit, Refuse, Reject, RequestForResponse,
     Reset, ResetReason,
 };
+pub(crate) use token::{Token, TokenKey};
 
 /// Bytes before the first frame of a datagram.
 pub const PREAMBLE_BYTES: usize = 8;
@@ -39,7 +41,7 @@ pub const HEADER_BYTES: usize = 16;
 /// Bytes that precede the data in the payload of a fragment.
 pub const FRAGMENT_BYTES: usize = 8;
 /// The version of the protocol that this crate speaks.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The smallest datagram that a path must carry.
 pub const MIN_DATAGRAM: usize = 512;
 /// The largest datagram that one frame can fill: the length of its payload has 16 bits.

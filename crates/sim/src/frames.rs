@@ -8,6 +8,8 @@ pub(crate) const REQUEST_FRAGMENT: u8 = 3;
 pub(crate) const RESPONSE_FRAGMENT: u8 = 4;
 pub(crate) const CREDIT_RETURN: u8 = 5;
 pub(crate) const ACCEPT: u8 = 11;
+/// Where the payload of an ACCEPT has the credits.
+const CREDITS_AT: usize = 22;
 pub(crate) const CREDIT: u8 = 18;
 
 /// One frame of a datagram.
@@ -28,9 +30,9 @@ impl Frame<'_> {
         let payload_at = self.at + HEADER_BYTES;
         match self.kind {
             ACCEPT => {
-                let word = self.payload.get(18..20)?;
+                let word = self.payload.get(CREDITS_AT..CREDITS_AT + 2)?;
                 let credits = u16::from_le_bytes(word.try_into().expect("two bytes"));
-                Some((payload_at + 18, credits.into()))
+                Some((payload_at + CREDITS_AT, credits.into()))
             }
             CREDIT => Some((payload_at, u32_at(self.payload, 0)?)),
             _ => None,

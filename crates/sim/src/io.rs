@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use starling_io::{
-    Capabilities, Clock, Datagram, Ecn, Fault, IoError, IoEvent, MAX_BURST, Origin, PacketIo,
+    Capabilities, Clock, Datagram, Ecn, Fault, IoError, IoEvent, MAX_BURST, PacketIo,
     PacketRx, PacketTx, PeerId, Source, TxError, Wake,
 };
 use starling_prefetch::prefetch;
@@ -386,9 +386,8 @@ impl PacketTx for SimTx {
         Ok(self.open_socket(address))
     }
 
-    fn origin(&self, peer: PeerId) -> Origin {
-        let address = self.open.get(peer.0 as usize).and_then(|open| open.address);
-        address.map_or(Origin(0), Origin::of_address)
+    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
+        self.open.get(peer.0 as usize).and_then(|open| open.address)
     }
 
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {

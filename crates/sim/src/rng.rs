@@ -43,6 +43,13 @@ impl Rng {
         result
     }
 
+    /// A key of 64 random bits.
+    pub fn next_key(&mut self) -> [u8; 16] {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&self.next_u64().to_le_bytes());
+        key
+    }
+
     /// A number in `0..bound` (the bias of the multiplication, below 2^-32 here, is accepted).
     ///
     /// # Panics

@@ -30,7 +30,7 @@ fn start(fabric: &SharedFabric, host: HostId, token: u32) -> Host {
     };
     config.protocol.max_message = 1 << 20;
     let secrets = Secrets {
-        token,
+        token_key: [token as u8; 16],
         cookie_key: [token as u8; 16],
     };
     let io = SimIo::new(fabric, host);

@@ -325,7 +325,7 @@ impl std::task::Wake for Woken {
 
 /// Fresh secrets and a seed from the operating system's randomness.
 fn secrets() -> Result<(Secrets, u64), Error> {
-    let mut bytes = [0u8; 28];
+    let mut bytes = [0u8; 40];
     let mut filled = 0;
     while filled < bytes.len() {
         match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
@@ -334,10 +334,10 @@ fn secrets() -> Result<(Secrets, u64), Error> {
             Err(error) => return Err(Error::system("read the system's randomness", error)),
         }
     }
-    let (token, rest) = bytes.split_at(4);
+    let (token_key, rest) = bytes.split_at(16);
     let (cookie_key, seed) = rest.split_at(16);
     let secrets = Secrets {
-        token: u32::from_le_bytes(token.try_into().expect("4 bytes")),
+        token_key: token_key.try_into().expect("16 bytes"),
         cookie_key: cookie_key.try_into().expect("16 bytes"),
     };
     Ok((

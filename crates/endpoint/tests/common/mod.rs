@@ -33,7 +33,7 @@ pub fn endpoint(network: &SteppedNetwork, token: u32) -> TestEndpoint {
 
 pub fn endpoint_with(network: &SteppedNetwork, token: u32, config: EndpointConfig) -> TestEndpoint {
     let secrets = Secrets {
-        token,
+        token_key: [token as u8; 16],
         cookie_key: [token as u8; 16],
     };
     Endpoint::new(network.device(), network.clock(), config, secrets).unwrap()

@@ -51,6 +51,10 @@ impl FrameSink for Sink<'_> {
         Origin(self.0.origin(starling_io::PeerId(peer.0)).0)
     }
 
+    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
+        self.0.address(starling_io::PeerId(peer.0))
+    }
+
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
         self.0.limit_datagram(starling_io::PeerId(peer.0), bytes);
     }
@@ -80,7 +84,7 @@ impl Raw {
             ..Config::default()
         };
         let secrets = Secrets {
-            token: 77,
+            token_key: [77; 16],
             cookie_key: [7; 16],
         };
         Self {

@@ -94,7 +94,7 @@ impl Shared {
 
 pub(crate) fn secrets(token: u32) -> Secrets {
     Secrets {
-        token,
+        token_key: [token as u8; 16],
         cookie_key: [token as u8; 16],
     }
 }

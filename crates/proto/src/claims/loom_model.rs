@@ -17,19 +17,25 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
     builder.check(check);
 }
 
+fn own_preamble(uses: u8) -> [u8; PREAMBLE_BYTES] {
+    let token = Token::from_wire(300 + u64::from(uses));
+    token.expect("a token").preamble()
+}
+
 fn info(uses: u8) -> SessionInfo {
     let id = SessionId::new(0, uses);
     SessionInfo {
         handle: SessionHandle::new(id, 0),
         peer: PeerId(uses.into()),
         remote: 100 + u32::from(uses),
-        token: 200 + u32::from(uses),
+        token: Token::from_wire(200 + u64::from(uses)).expect("a token"),
+        own_preamble: own_preamble(uses),
         small_buffer: 300 + u32::from(uses),
     }
 }
 
 fn opened() -> Arc<Claims> {
-    let claims = Claims::new(9, 1, 1);
+    let claims = Claims::new(1, 1);
     claims.open(&info(0), [0].into_iter());
     Arc::new(claims)
 }
@@ -45,6 +51,7 @@ fn candidate(uses: u8, number: u64) -> Candidate<'static> {
     };
     Candidate {
         peer: PeerId(uses.into()),
+        preamble: own_preamble(uses),
         frame: Frame {
             header,
             payload: &[],

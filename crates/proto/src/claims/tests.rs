@@ -1,11 +1,16 @@
 use super::*;
 
+fn token(number: u64) -> Token {
+    Token::from_wire(number).expect("a token")
+}
+
 fn info(index: usize, round: u32) -> SessionInfo {
     SessionInfo {
         handle: SessionHandle::new(SessionId::new(index, 3), round),
         peer: PeerId(7),
         remote: 11,
-        token: 13,
+        token: token(13),
+        own_preamble: token(9).preamble(),
         small_buffer: 100,
     }
 }
@@ -18,7 +23,7 @@ fn datagram(session: SessionId, slot: u8, number: u64, flags: u8) -> Vec<u8> {
         session: session.to_wire(),
         number,
     };
-    [&preamble(9)[..], &header.to_bytes(4), b"body"].concat()
+    [&token(9).preamble()[..], &header.to_bytes(4), b"body"].concat()
 }
 
 fn claim(claims: &Claims, datagram: &[u8]) -> Option<Claim> {
@@ -29,7 +34,7 @@ fn claim(claims: &Claims, datagram: &[u8]) -> Option<Claim> {
 
 #[test]
 fn a_request_is_claimed_once_and_never_an_older_one() {
-    let claims = Claims::new(9, 2, 2);
+    let claims = Claims::new(2, 2);
     let info = info(1, 256);
     let id = info.handle.id();
     assert!(
@@ -73,7 +78,7 @@ fn a_request_is_claimed_once_and_never_an_older_one() {
 
 #[test]
 fn numbers_above_48_bits_belong_to_the_dispatcher() {
-    let claims = Claims::new(9, 1, 1);
+    let claims = Claims::new(1, 1);
     let info = info(0, 0);
     let id = info.handle.id();
     claims.open(&info, [LAST_NUMBER - 1].into_iter());
@@ -89,7 +94,7 @@ fn numbers_above_48_bits_belong_to_the_dispatcher() {
 
 #[test]
 fn only_whole_plain_requests_are_candidates() {
-    let claims = Claims::new(9, 1, 1);
+    let claims = Claims::new(1, 1);
     let good = datagram(SessionId::new(0, 3), 0, 1, 0);
     let is_one = |datagram: &[u8]| claims.parse(PeerId(7), datagram).is_some();
     assert!(is_one(&good));
@@ -101,23 +106,32 @@ fn only_whole_plain_requests_are_candidates() {
         assert!(!is_one(&good[..len]));
     }
     assert!(!is_one(&[&good[..], &good[8..]].concat()));
+}
+
+#[test]
+fn a_request_with_another_preamble_than_its_clients_is_not_claimed() {
+    let claims = Claims::new(1, 1);
+    let info = info(0, 0);
+    claims.open(&info, [0].into_iter());
+    let good = datagram(info.handle.id(), 0, 1, 0);
     for (at, bit) in (0..8).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
         let mut other = good.clone();
         other[at] ^= 1 << bit;
-        assert!(!is_one(&other), "another preamble");
+        assert!(claim(&claims, &other).is_none(), "byte {at}, bit {bit}");
     }
+    assert!(claim(&claims, &good).is_some());
 }
 
 #[test]
 fn a_response_that_fits_has_a_head() {
-    let claims = Claims::new(9, 1, 1);
+    let claims = Claims::new(1, 1);
     let info = info(0, 0);
     claims.open(&info, [0].into_iter());
     let claim = claim(&claims, &datagram(info.handle.id(), 0, 1, 0)).expect("nobody had it");
     let (start, head) = claim
         .response_head(&Msgbuf::from_vec(vec![0; 100]))
         .expect("fits");
-    assert_eq!(start, preamble(13));
+    assert_eq!(start, token(13).preamble());
     assert_eq!(head[0], Kind::Response as u8 | flags::LATE | flags::ECHO);
     assert_eq!(head[4..8], 11_u32.to_le_bytes());
     assert!(
@@ -135,11 +149,11 @@ fn a_response_that_fits_has_a_head() {
 /// Any bytes: a candidate whose payload is the datagram's end, or none; never a panic.
 #[test]
 fn fuzz_steered_datagram() {
-    let claims = Claims::new(9, 2, 2);
+    let claims = Claims::new(2, 2);
     claims.open(&info(1, 0), [0, 0].into_iter());
     bolero::check!().for_each(|bytes: &[u8]| {
         // Mostly past the preamble, which few random bytes are.
-        let datagram = [&preamble(9)[..], bytes].concat();
+        let datagram = [&token(9).preamble()[..], bytes].concat();
         for datagram in [bytes, &datagram] {
             if let Some(candidate) = claims.parse(PeerId(7), datagram) {
                 assert!(datagram.ends_with(candidate.payload()));

@@ -2,12 +2,11 @@
 
 use super::Client;
 use super::session::{ClientSession, Queued, State};
-use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::sink::datagram_width;
 use crate::wire::{
     Accept, Challenge, Frame, Header, Kind, MIN_DATAGRAM, PREAMBLE_BYTES, Refuse, Reset,
-    ResetReason,
+    ResetReason, Token,
 };
 use crate::{Config, Event, FrameSink, PeerId, Refusal, SessionError, SessionId, Source};
 
@@ -53,7 +52,9 @@ impl Client {
         };
         let Some(id) = self.find_connecting(peer, &frame) else {
             let id = SessionId::from_wire(frame.header.session);
-            if self.sessions.get(id).is_none() && accept.token != 0 {
+            if self.sessions.get(id).is_none()
+                && let Some(token) = Token::from_wire(accept.token)
+            {
                 // The server opened it after this side gave up: the server must drop it.
                 let header = Header {
                     kind: Kind::Close,
@@ -62,24 +63,25 @@ impl Client {
                     session: accept.session,
                     number: u64::from(frame.header.session),
                 };
-                let to = (Source::Peer(peer), accept.token);
+                let to = (Source::Peer(peer), token.preamble());
                 shared.answer(now, to, header, &[], sink);
             }
             shared.stats.frames_stale += 1;
             return;
         };
         let width = datagram_width(sink, peer) as u32;
-        if !is_sound(&accept, width, &shared.config) {
+        let token = Token::from_wire(accept.token);
+        let Some(token) = token.filter(|_| is_sound(&accept, width, &shared.config)) else {
             shared.stats.frames_malformed += 1;
             return;
-        }
-        if !self.learn_token(shared, now, peer, accept.token, sink) {
+        };
+        if !self.learn_token(shared, now, peer, token, sink) {
             shared.stats.frames_stale += 1;
             return;
         }
         let session = self.sessions.get_mut(id).expect("just found");
         sink.limit_datagram(peer, accept.max_datagram as usize);
-        session.open(now, &accept, &shared.config);
+        session.open(now, &accept, token, &shared.config);
         if self.suspected.contains(&peer) {
             // This accept may be older than the absence for which the peer is suspected.
             session.suspected = true;
@@ -135,14 +137,14 @@ impl Client {
         shared: &mut Shared,
         now: u64,
         peer: PeerId,
-        token: u32,
+        token: Token,
         sink: &mut S,
     ) -> bool {
         let entry = shared
             .peers
             .get_mut(peer)
             .expect("a session refers to the peer");
-        if entry.token != 0 && entry.token != token {
+        if !entry.token.is_none() && entry.token != token {
             entry.pinged_at = now;
             self.push_ping(peer, entry, sink);
             return false;
@@ -175,7 +177,7 @@ impl Client {
         now: u64,
         peer: PeerId,
         frame: Frame<'_>,
-    ) -> Option<u32> {
+    ) -> Option<Token> {
         // Resets can be forged by anyone who can forge the peer's address, so their cost has a
         // bound. A peer repeats a reset that is dropped here.
         if !self.may_search(now) {
@@ -190,7 +192,7 @@ impl Client {
         // Only a receiver of this endpoint's datagrams knows the token that they carry. Each session
         // has its own token: a restarted peer may have opened sessions to this endpoint, and be
         // known by its new token, while this endpoint's sessions are with its former incarnation.
-        let named = preamble(reset.token);
+        let named = reset.token.preamble();
         let error = match reset.reason {
             ResetReason::UnknownSession | ResetReason::UnknownPeer => SessionError::PeerDropped,
             ResetReason::Restarted => SessionError::PeerRestarted,
@@ -213,7 +215,7 @@ impl Client {
             && reset.reason.ends_incarnation()
             && entry.token == reset.token
         {
-            entry.token = 0;
+            entry.token = Token::NONE;
             entry.is_draining = false;
         }
         let mut known = false;
@@ -370,8 +372,7 @@ impl Client {
 
 /// Whether a server grants no more than this side asked for, and what a session needs.
 fn is_sound(accept: &Accept, width: u32, asked: &Config) -> bool {
-    accept.token != 0
-        && (MIN_DATAGRAM as u32..=width).contains(&accept.max_datagram)
+    (MIN_DATAGRAM as u32..=width).contains(&accept.max_datagram)
         && (1..=asked.slots).contains(&accept.slots)
         && (1..=asked.credits).contains(&accept.credits)
         && accept.max_message as usize >= MIN_DATAGRAM

@@ -2,7 +2,7 @@
 
 use super::Client;
 use super::session::{ClientSession, State};
-use crate::peer::{Peer, preamble};
+use crate::peer::Peer;
 use crate::shared::Shared;
 use crate::table::Table;
 use crate::wire::{Header, Kind};
@@ -22,7 +22,7 @@ impl Client {
         // Peers suspected since an earlier absence stay suspected until they answer or end.
         for (id, peer) in shared.peers.iter_mut() {
             let silent = now.saturating_sub(peer.heard_at);
-            if peer.client_sessions > 0 && peer.token != 0 && silent >= keepalive {
+            if peer.client_sessions > 0 && !peer.token.is_none() && silent >= keepalive {
                 peer.pinged_at = now;
                 peer.unanswered += 1;
                 peer.awaited_pong = now.max(1);
@@ -95,7 +95,7 @@ impl Client {
         let mut dead = Vec::new();
         for (id, peer) in shared.peers.iter_mut() {
             // Connecting sessions have a limit of their own.
-            if peer.client_sessions == 0 || peer.token == 0 {
+            if peer.client_sessions == 0 || peer.token.is_none() {
                 continue;
             }
             let silent = now.saturating_sub(peer.heard_at);
@@ -135,7 +135,7 @@ impl Client {
     /// The server's number of the session that a ping names: the session opened last among those
     /// that the server must know. `entry` remembers it, because there may be many sessions.
     fn ping_on(sessions: &Table<ClientSession>, peer: PeerId, entry: &mut Peer) -> u32 {
-        let preamble = preamble(entry.token);
+        let preamble = entry.token.preamble();
         let is_known = |session: &&ClientSession| session.is_known_to(peer, preamble);
         let remembered = sessions.get(entry.newest).filter(is_known);
         let newest = remembered.or_else(|| {

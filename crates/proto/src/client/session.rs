@@ -15,12 +15,13 @@ use super::slot::{Large, Phase, Slot};
 use starling_msgbuf::Msgbuf;
 
 use crate::congestion::{Ack, Controller};
-use crate::peer::preamble;
 use crate::rtt::Rtt;
 use crate::slots::Slots;
 use crate::table::{Place, SessionHandle};
 use crate::transfer::{SendWindow, fragment_count};
-use crate::wire::{Accept, FRAGMENT_BYTES, HEADER_BYTES, HeaderStart, Kind, PREAMBLE_BYTES, flags};
+use crate::wire::{
+    Accept, FRAGMENT_BYTES, HEADER_BYTES, HeaderStart, Kind, PREAMBLE_BYTES, Token, flags,
+};
 use crate::{Config, FrameSink, PeerId, Prefix, RequestNumber, SessionId, SinkError, Stats, Tag};
 
 /// The state of a session.
@@ -202,10 +203,10 @@ impl ClientSession {
         self.peer == peer && self.state != State::Connecting && self.preamble == preamble
     }
 
-    /// The server has accepted the session, with these limits.
-    pub(crate) fn open(&mut self, now: u64, accept: &Accept, config: &Config) {
+    /// The server, of that token, has accepted the session, with these limits.
+    pub(crate) fn open(&mut self, now: u64, accept: &Accept, token: Token, config: &Config) {
         self.start = HeaderStart::new(Kind::Request, 0, accept.session);
-        self.preamble = preamble(accept.token);
+        self.preamble = token.preamble();
         self.state = State::Open;
         self.opened_at = now;
         self.credits = accept.credits;

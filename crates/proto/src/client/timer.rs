@@ -4,7 +4,7 @@ use super::Client;
 use super::session::State;
 use crate::shared::Shared;
 use crate::sink::{datagram_width, push_rare};
-use crate::wire::{Connect, Header, Kind};
+use crate::wire::{Connect, Header, Kind, Token};
 use crate::{FrameSink, SessionError, SessionId};
 
 /// How many timers ahead a session is prefetched.
@@ -164,7 +164,7 @@ impl Client {
     /// Sends the connects that are due, those to one peer in as few datagrams as fit.
     #[cold]
     fn send_connects<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
-        let preamble = crate::peer::preamble(0);
+        let preamble = Token::NONE.preamble();
         let mut open = None;
         for _ in 0..self.connecting.len() {
             let Some(id) = self.connecting.pop_front() else {
@@ -185,7 +185,7 @@ impl Client {
                 open = Some(session.peer);
             }
             let body = Connect {
-                token: shared.token,
+                token: shared.own_token_for(session.peer, sink).to_wire(),
                 session: id.to_wire(),
                 max_datagram: datagram_width(sink, session.peer) as u32,
                 max_message: shared.config.max_message,

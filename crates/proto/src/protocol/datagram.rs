@@ -2,8 +2,8 @@
 
 use super::{Frames, Protocol};
 use crate::wire::{
-    DatagramError, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, ResetReason, VERSION,
-    flags, read_preamble, split_frame,
+    DatagramError, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, ResetReason, Token,
+    VERSION, flags, read_preamble, split_frame,
 };
 use crate::{FrameSink, PeerId, Refusal, Source};
 
@@ -28,9 +28,8 @@ impl Protocol {
             Source::Peer(peer) => {
                 if datagram.len() >= PREAMBLE_BYTES + HEADER_BYTES
                     && let Some((preamble, rest)) = datagram.split_first_chunk()
-                    && *preamble == self.shared.preamble
+                    && self.shared.peers.hears(peer, preamble, now)
                 {
-                    self.shared.peers.record_heard(peer, now);
                     let peer = Some(peer);
                     return Ok(Frames { peer, rest });
                 }
@@ -66,15 +65,15 @@ impl Protocol {
     ) -> Result<Option<PeerId>, DatagramError> {
         self.shared.ask_flush();
         match read_preamble(datagram) {
-            Ok((preamble, rest)) => {
+            Ok((token, rest)) => {
+                let own = self.shared.own_token(source, sink);
                 if let Source::Peer(peer) = source
-                    && preamble.token == self.shared.token
+                    && token == own
                 {
-                    // Bytes that must be zero are ignored.
-                    self.shared.peers.record_heard(peer, now);
+                    // It has no session here, or not any more.
                     return Ok(Some(peer));
                 }
-                self.handle_unknown_token(now, source, preamble.token, rest, sink)?;
+                self.handle_unknown_token(now, source, (token, own), rest, sink)?;
                 Ok(None)
             }
             Err(error) => {
@@ -93,11 +92,11 @@ impl Protocol {
         &mut self,
         now: u64,
         source: Source,
-        token: u32,
+        (token, own): (Token, Token),
         rest: &[u8],
         sink: &mut S,
     ) -> Result<(), DatagramError> {
-        if token == 0 {
+        if token.is_none() {
             if let Source::Unknown(_) = source {
                 // One datagram in, one datagram out.
                 self.shared.flush_answers(now, sink);
@@ -107,7 +106,7 @@ impl Protocol {
         }
         self.shared.stats.datagrams_dropped += 1;
         // The sender talks to an earlier incarnation, or to this one, which has forgotten it.
-        let reset = if token == self.shared.token {
+        let reset = if token == own {
             first_session(rest).map(|session| (session, ResetReason::UnknownPeer))
         } else {
             Some((0, ResetReason::Restarted))
@@ -122,8 +121,8 @@ impl Protocol {
         })
     }
 
-    /// Tells a client of another version which version this endpoint speaks. The fields of
-    /// the preamble and the connect that are read here have the same layout in all versions.
+    /// Tells a client of another version which version this endpoint speaks, in a datagram of the client's version.
+    /// What is read here has the same layout in all versions.
     #[cold]
     fn refuse_version<S: FrameSink>(
         &mut self,
@@ -138,16 +137,21 @@ impl Protocol {
         if frame.header.kind != Kind::Connect {
             return;
         }
-        // All versions have only the first two words of the payload in common.
-        if let Some(&[token, session]) = frame.payload.as_chunks().0.first_chunk() {
-            let (token, session) = (u32::from_le_bytes(token), u32::from_le_bytes(session));
+        let Some((token, rest)) = frame.payload.split_first_chunk() else {
+            return;
+        };
+        let token = Token::from_wire(u64::from_le_bytes(*token));
+        if let Some((session, _)) = rest.split_first_chunk()
+            && let Some(token) = token
+        {
+            let session = u32::from_le_bytes(*session);
             let (code, detail) = Refusal::Version {
                 version: u32::from(VERSION),
             }
             .to_wire();
             let header = Header::control(Kind::Refuse, session);
             let body = Refuse { code, detail }.to_bytes();
-            let to = (source, token);
+            let to = (source, token.preamble_of(datagram[1]));
             self.shared.answer(now, to, header, &body, sink);
         }
     }

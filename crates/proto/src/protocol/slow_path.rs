@@ -3,7 +3,9 @@
 use super::{Frames, Protocol};
 use crate::incoming::Incoming;
 use crate::shared::Shared;
-use crate::wire::{Frame, Header, Kind, Reset, ResetReason, split_frame, split_frame_with_tail};
+use crate::wire::{
+    Frame, Header, Kind, Reset, ResetReason, Token, split_frame, split_frame_with_tail,
+};
 use crate::{FrameSink, PeerId, SessionError, Source, Tail};
 
 impl Protocol {
@@ -109,15 +111,15 @@ impl Protocol {
         sink: &mut S,
     ) {
         let token_of = |shared: &Shared| match source {
-            Source::Peer(peer) => shared.peers.get(peer).map_or(0, |peer| peer.token),
-            Source::Unknown(_) => 0,
+            Source::Peer(peer) => shared.peers.token(peer),
+            Source::Unknown(_) => Token::NONE,
         };
         let shared = &mut self.shared;
         let before = token_of(shared);
         self.server.handle_connect(shared, now, source, frame, sink);
         shared.is_crowded |= self.server.sessions.is_crowded();
         if let Source::Peer(peer) = source
-            && before != 0
+            && !before.is_none()
             && before != token_of(shared)
         {
             let error = SessionError::PeerRestarted;
@@ -192,11 +194,11 @@ fn answer_ping<S: FrameSink>(
     frame: &Frame<'_>,
     sink: &mut S,
 ) {
-    let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
-    if token == 0 {
+    let token = shared.peers.token(peer);
+    if token.is_none() {
         // The device still has a place for the peer; this protocol knows nothing of it.
         let reset = Reset {
-            token: shared.token,
+            token: shared.own_token_for(peer, sink),
             reason: ResetReason::UnknownPeer,
         };
         shared.send_reset_once(now, peer, reset, frame.header.session, sink);
@@ -206,5 +208,11 @@ fn answer_ping<S: FrameSink>(
         number: frame.header.number,
         ..Header::control(Kind::Pong, 0)
     };
-    shared.answer(now, (Source::Peer(peer), token), header, &[], sink);
+    shared.answer(
+        now,
+        (Source::Peer(peer), token.preamble()),
+        header,
+        &[],
+        sink,
+    );
 }

@@ -7,6 +7,7 @@ use super::session::ServerSession;
 use super::slot::Phase;
 use super::{Server, displace, stale};
 use crate::claims::{Claim, Claims, SessionInfo};
+use crate::peer::Peer;
 use crate::shared::Shared;
 use crate::table::SPARE;
 use crate::wire::Frame;
@@ -17,19 +18,19 @@ impl Server {
     pub(crate) fn share_claims(&mut self, shared: &mut Shared, places: usize) -> Arc<Claims> {
         shared.fast_path = false;
         let places = places.min(shared.config.max_sessions.saturating_add(SPARE));
-        let claims = Arc::new(Claims::new(shared.token, places, shared.config.slots));
+        let claims = Arc::new(Claims::new(places, shared.config.slots));
         for (_, session) in self.sessions.iter() {
-            claims.open(&session.info(), session.numbers());
+            claims.open(&session.info(shared), session.numbers());
         }
         self.claims = Some(Arc::clone(&claims));
         claims
     }
 
     /// A session begins: workers may claim its requests.
-    pub(super) fn open_claims(&self, id: SessionId) {
+    pub(super) fn open_claims(&self, shared: &Shared, id: SessionId) {
         if let Some(claims) = &self.claims {
             let session = self.sessions.get(id).expect("just opened");
-            claims.open(&session.info(), session.numbers());
+            claims.open(&session.info(shared), session.numbers());
         }
     }
 
@@ -115,12 +116,14 @@ impl Server {
 }
 
 impl ServerSession {
-    fn info(&self) -> SessionInfo {
+    fn info(&self, shared: &Shared) -> SessionInfo {
+        let peer = shared.peers.get(self.peer).and_then(Peer::own_preamble);
         SessionInfo {
             handle: self.handle,
             peer: self.peer,
             remote: self.remote,
             token: self.token,
+            own_preamble: peer.expect("a session refers to the peer"),
             small_buffer: self.small_buffer,
         }
     }

@@ -3,7 +3,6 @@
 
 use super::slot::Phase;
 use super::{Server, stale};
-use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::sink::push_rare;
 use crate::wire::{Frame, Header, Kind};
@@ -23,7 +22,7 @@ impl Server {
                 continue;
             }
             let head = Header::control(Kind::Drain, *remote).to_bytes(0);
-            if push_rare(sink, peer, &preamble(*token), &head, &[], &[]) == Err(SinkError::Full) {
+            if push_rare(sink, peer, &token.preamble(), &head, &[], &[]) == Err(SinkError::Full) {
                 self.drain_announced_to = peer.0;
                 shared.stats.sink_full += 1;
                 return;

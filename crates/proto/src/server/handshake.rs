@@ -6,14 +6,14 @@ use super::session::ServerSession;
 use crate::holdings::{Holder, Holding};
 use crate::msgbuf_pool::KEPT_BYTES;
 use crate::origins::OriginId;
-use crate::peer::{Role, preamble};
+use crate::peer::Role;
 use crate::shared::Shared;
 use crate::sink::{datagram_width, push_rare};
 use crate::slots::Slots;
 use crate::table::Place;
 use crate::wire::{
     Accept, Challenge, Connect, FRAGMENT_BYTES, Frame, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
-    PREAMBLE_BYTES, Refuse, Reset, ResetReason,
+    PREAMBLE_BYTES, Refuse, Reset, ResetReason, Token,
 };
 use crate::{Event, FrameSink, PeerId, Refusal, SessionId, SinkError, Source};
 
@@ -27,16 +27,19 @@ impl Server {
         frame: Frame<'_>,
         sink: &mut S,
     ) {
-        let Some((connect, _)) = Connect::parse(frame.payload).filter(|(c, _)| c.token != 0) else {
+        let parsed = Connect::parse(frame.payload);
+        let Some((connect, token)) =
+            parsed.and_then(|(connect, _)| Some((connect, Token::from_wire(connect.token)?)))
+        else {
             shared.stats.frames_malformed += 1;
             return;
         };
         let cookie = (connect.cookie_time, connect.cookie_mac);
         let present = match source {
-            Source::Peer(peer) => shared.peers.get(peer).map_or(0, |peer| peer.token),
-            Source::Unknown(_) => 0,
+            Source::Peer(peer) => shared.peers.token(peer),
+            Source::Unknown(_) => Token::NONE,
         };
-        let Connect { token, session, .. } = connect;
+        let session = connect.session;
         let proven = shared.config.reliable
             || shared
                 .cookie_key
@@ -48,7 +51,7 @@ impl Server {
                 cookie_mac: shared.cookie_key.mac(now, source, present, token, session),
             };
             let header = Header::control(Kind::Challenge, connect.session);
-            let (to, body) = ((source, connect.token), challenge.to_bytes());
+            let (to, body) = ((source, token.preamble()), challenge.to_bytes());
             shared.answer(now, to, header, &body, sink);
             return;
         }
@@ -58,15 +61,14 @@ impl Server {
             // peer, and all of them still say so.
             Source::Unknown(address) => sink.accept_peer(address),
         };
-        let incumbent = peer.and_then(|peer| shared.peers.get(peer));
-        let incumbent = incumbent.map_or(0, |peer| peer.token);
-        if matches!(source, Source::Unknown(_)) && incumbent != 0 && incumbent != token {
+        let incumbent = peer.map_or(Token::NONE, |peer| shared.peers.token(peer));
+        if matches!(source, Source::Unknown(_)) && !incumbent.is_none() && incumbent != token {
             // The cookie proves nothing about the incarnation that is known: it may be a cookie of a
             // former one. An honest client asks again, as a peer.
             shared.stats.frames_stale += 1;
             return;
         }
-        let admitted = self.find_or_admit(shared, now, peer, &connect, sink);
+        let admitted = self.find_or_admit(shared, now, peer, (&connect, token), sink);
         if let (Source::Unknown(_), Some(peer)) = (source, peer)
             && !shared.peers.is_referred_to(peer)
         {
@@ -74,7 +76,7 @@ impl Server {
         }
         match admitted {
             Ok(Some(id)) => {
-                let accept = self.accept(shared, id);
+                let accept = self.accept(shared, id, sink);
                 self.send_accept(shared, id, accept, sink);
             }
             // The client asks again; a credit is free then.
@@ -84,7 +86,7 @@ impl Server {
                 let (code, detail) = refusal.to_wire();
                 let header = Header::control(Kind::Refuse, connect.session);
                 let body = Refuse { code, detail }.to_bytes();
-                let to = (source, connect.token);
+                let to = (source, token.preamble());
                 shared.answer(now, to, header, &body, sink);
             }
         }
@@ -96,7 +98,7 @@ impl Server {
         shared: &mut Shared,
         now: u64,
         peer: Option<PeerId>,
-        connect: &Connect,
+        (connect, token): (&Connect, Token),
         sink: &mut S,
     ) -> Result<Option<SessionId>, Refusal> {
         let limit = shared.config.max_sessions as u32;
@@ -114,12 +116,12 @@ impl Server {
                 false => Err(Refusal::SessionLimit { limit }),
             };
         };
-        let key = (peer, connect.token, connect.session);
+        let key = (peer, token, connect.session);
         if let Some(id) = self.by_client.get(&key) {
             return Ok(Some(*id));
         }
         let client = shared.peers.get(peer);
-        let client = client.filter(|client| client.token == connect.token);
+        let client = client.filter(|client| client.token == token);
         let most = shared.config.max_sessions_per_client;
         if client.is_some_and(|client| client.server_sessions as usize >= most) {
             let limit = most as u32;
@@ -136,7 +138,8 @@ impl Server {
         {
             return Ok(None);
         }
-        self.admit(shared, now, wants, connect, sink).map(Some)
+        self.admit(shared, now, wants, (connect, token), sink)
+            .map(Some)
     }
 
     /// Whether a session can be what the connect asks for; returns the bytes of its datagrams.
@@ -169,13 +172,13 @@ impl Server {
         shared: &mut Shared,
         now: u64,
         wants: Holder,
-        connect: &Connect,
+        (connect, token): (&Connect, Token),
         sink: &mut S,
     ) -> Result<SessionId, Refusal> {
         let peer = wants.peer;
         let width = self.check_connect(peer, connect, sink)?;
-        let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
-        if token != 0 && token != connect.token {
+        let former = shared.peers.token(peer);
+        if !former.is_none() && former != token {
             // The client was restarted: the sessions of its former incarnation end.
             self.drop_peer(shared, peer);
         }
@@ -201,7 +204,7 @@ impl Server {
                 handle,
                 peer,
                 remote: connect.session,
-                token: connect.token,
+                token,
                 fragment,
                 small_buffer: match shared.config.factors.preallocated_responses {
                     true => fragment.min(max_message).min(KEPT_BYTES as u32),
@@ -217,17 +220,16 @@ impl Server {
             .expect("the table is not full");
         shared.stats.places_reused += u64::from(id.is_reused());
         sink.limit_datagram(peer, width);
-        self.open_claims(id);
-        let before = self
-            .by_client
-            .insert((peer, connect.token, connect.session), id);
+        let before = self.by_client.insert((peer, token, connect.session), id);
         assert_eq!(before, None, "a client's session was opened twice");
-        let entry = shared.peers.retain(peer, Role::Server, now);
+        let own = shared.own_token_for(peer, sink);
+        let entry = shared.peers.retain(peer, Role::Server, now, own);
         entry.heard_at = now;
-        if entry.become_incarnation(connect.token) != connect.token {
+        if entry.become_incarnation(token) != token {
             sink.seal(peer);
         }
         shared.peers.set_origin(peer, sink.origin(peer));
+        self.open_claims(shared, id);
         let session = self.sessions.get_mut(id).expect("just opened");
         set_credits(&mut self.granted, shared, session, granted);
         session.holding = shared.served.insert(Holding {
@@ -238,14 +240,14 @@ impl Server {
         Ok(id)
     }
 
-    pub(super) fn accept(&self, shared: &Shared, id: SessionId) -> Accept {
+    pub(super) fn accept<S: FrameSink>(&self, shared: &Shared, id: SessionId, sink: &S) -> Accept {
         let session = self.sessions.get(id).expect("the caller has it");
         let max_datagram =
             session.fragment + (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32;
         // Half of the queue for one session's fragments: large messages of two sessions fit.
         let window = (shared.config.rx_queue_bytes / 2 / max_datagram as usize).clamp(1, 1024);
         Accept {
-            token: shared.token,
+            token: shared.own_token_for(session.peer, sink).to_wire(),
             session: id.to_wire(),
             max_datagram,
             max_message: shared.config.max_message,
@@ -289,13 +291,13 @@ impl Server {
             .sessions
             .get(id)
             .is_some_and(|session| session.peer == peer && session.remote == remote);
-        let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
+        let token = shared.peers.token(peer);
         if known {
             self.drop_session(shared, id);
         }
-        if token != 0 {
+        if !token.is_none() {
             let header = Header::control(Kind::Closed, remote);
-            let to = (Source::Peer(peer), token);
+            let to = (Source::Peer(peer), token.preamble());
             shared.answer(now, to, header, &[], sink);
         }
     }
@@ -307,16 +309,18 @@ impl Server {
         shared: &Shared,
         sink: &mut S,
     ) -> bool {
-        let reset = Reset {
-            token: shared.token,
-            reason: ResetReason::ShutDown,
-        };
-        let mut header = Header::control(Kind::Reset, 0);
-        header.number = reset.to_number();
-        let head = header.to_bytes(0);
         for (peer, _) in shared.peers.served_from(PeerId(self.announced_to)) {
+            let reset = Reset {
+                token: shared.own_token_for(peer, sink),
+                reason: ResetReason::ShutDown,
+            };
+            let mut header = Header::control(Kind::Reset, 0);
+            header.number = reset.to_number();
+            let head = header.to_bytes(0);
             sink.seal(peer);
-            if push_rare(sink, peer, &preamble(0), &head, &[], &[]) == Err(SinkError::Full) {
+            if push_rare(sink, peer, &Token::NONE.preamble(), &head, &[], &[])
+                == Err(SinkError::Full)
+            {
                 return false;
             }
             sink.seal(peer);
@@ -337,14 +341,14 @@ impl Server {
     ) {
         shared.stats.frames_stale += 1;
         let reset = Reset {
-            token: shared.token,
+            token: shared.own_token_for(peer, sink),
             reason: ResetReason::UnknownSession,
         };
         let mut header = Header::control(Kind::Reset, frame.header.session);
         header.number = reset.to_number();
-        let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
-        let to = (Source::Peer(peer), token);
-        if token != 0 {
+        let token = shared.peers.token(peer);
+        let to = (Source::Peer(peer), token.preamble());
+        if !token.is_none() {
             shared.answer(now, to, header, &[], sink);
         } else {
             shared.send_reset_once(now, peer, reset, frame.header.session, sink);

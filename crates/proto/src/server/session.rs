@@ -12,14 +12,13 @@
 use super::credits::REPEAT_NS;
 use super::slot::{Large, Phase, Slot};
 use crate::holdings::HoldingId;
-use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::sink::push_rare;
 use crate::slots::Slots;
 use crate::table::{Place, SessionHandle};
 use crate::wire::{
     CreditReturn, FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Reject,
-    flags,
+    Token, flags,
 };
 use crate::{FrameSink, PeerId, Rejection, RequestId, RequestNumber, SinkError};
 
@@ -43,7 +42,7 @@ pub(crate) struct ServerSession {
     /// A response in a buffer with no more memory than this needs one packet and no account of its memory.
     pub(crate) small_buffer: u32,
     /// The client's incarnation.
-    pub(crate) token: u32,
+    pub(crate) token: Token,
     pub(crate) active_at: u64,
     pub(crate) slots: Slots<Slot>,
     /// The session among those that clients have.
@@ -80,7 +79,7 @@ impl Place for ServerSession {
             peer: PeerId(u32::MAX),
             remote: 0,
             small_buffer: 0,
-            token: 0,
+            token: Token::NONE,
             active_at: 0,
             slots: Slots::new(0),
             holding: HoldingId::default(),
@@ -109,7 +108,7 @@ impl Place for ServerSession {
 impl ServerSession {
     #[inline]
     pub(crate) fn preamble(&self) -> [u8; PREAMBLE_BYTES] {
-        preamble(self.token)
+        self.token.preamble()
     }
 
     /// How many requests are executed, and how many arrive.

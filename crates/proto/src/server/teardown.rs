@@ -7,6 +7,7 @@ use super::{Server, abandon};
 use crate::holdings::Holder;
 use crate::peer::Role;
 use crate::shared::Shared;
+use crate::wire::Token;
 use crate::{FrameSink, PeerId, SessionId};
 
 /// Sessions of one client that are compared when one of them gives way.
@@ -78,19 +79,19 @@ impl Server {
 
     /// Drops all sessions of a client.
     pub(crate) fn drop_peer(&mut self, shared: &mut Shared, peer: PeerId) {
-        self.drop_range(shared, (peer, 0, 0), (peer, u32::MAX, u32::MAX));
+        self.drop_range(shared, (peer, Token::NONE, 0), (peer, Token::MAX, u32::MAX));
     }
 
     /// Drops all sessions of one incarnation of a client.
-    pub(crate) fn drop_incarnation(&mut self, shared: &mut Shared, peer: PeerId, token: u32) {
+    pub(crate) fn drop_incarnation(&mut self, shared: &mut Shared, peer: PeerId, token: Token) {
         self.drop_range(shared, (peer, token, 0), (peer, token, u32::MAX));
     }
 
     fn drop_range(
         &mut self,
         shared: &mut Shared,
-        from: (PeerId, u32, u32),
-        to: (PeerId, u32, u32),
+        from: (PeerId, Token, u32),
+        to: (PeerId, Token, u32),
     ) {
         let ids: Vec<SessionId> = self.by_client.range(from..=to).map(|(_, id)| *id).collect();
         for id in ids {
@@ -111,7 +112,7 @@ impl Server {
             let since = session.active_at.max(session.idle_checked_at);
             if now.saturating_sub(since) >= limit {
                 session.idle_checked_at = now;
-                let accept = self.accept(shared, id);
+                let accept = self.accept(shared, id, sink);
                 self.send_accept(shared, id, accept, sink);
             }
         }

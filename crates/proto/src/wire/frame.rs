@@ -1,6 +1,6 @@
 //! Preamble and frame header. Parsing is total: any bytes give an error or a frame.
 
-use super::{HEADER_BYTES, PREAMBLE_BYTES, VERSION};
+use super::{HEADER_BYTES, PREAMBLE_BYTES, Token, VERSION};
 use crate::{RequestNumber, SessionId};
 
 pub(crate) const MAGIC: u8 = 0x5a;
@@ -165,36 +165,17 @@ pub enum FrameError {
     Kind(u8),
 }
 
-/// The first bytes of every datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Preamble {
-    pub(crate) token: u32,
-}
-
-impl Preamble {
-    #[inline]
-    pub(crate) fn to_bytes(self) -> [u8; PREAMBLE_BYTES] {
-        let t = self.token.to_le_bytes();
-        [MAGIC, VERSION, 0, 0, t[0], t[1], t[2], t[3]]
-    }
-}
-
+/// The token in a datagram's preamble, and its frames.
 #[inline]
-pub(crate) fn read_preamble(datagram: &[u8]) -> Result<(Preamble, &[u8]), DatagramError> {
+pub(crate) fn read_preamble(datagram: &[u8]) -> Result<(Token, &[u8]), DatagramError> {
     let Some((preamble, rest)) = datagram.split_first_chunk::<PREAMBLE_BYTES>() else {
         return Err(DatagramError::Truncated(datagram.len()));
     };
-    if preamble[0] != MAGIC {
-        return Err(DatagramError::Magic(preamble[0]));
-    }
-    if preamble[1] != VERSION {
-        return Err(DatagramError::Version(preamble[1]));
-    }
+    let token = Token::of_preamble(*preamble)?;
     if rest.len() < HEADER_BYTES {
         return Err(DatagramError::Truncated(datagram.len()));
     }
-    let token = u32::from_le_bytes([preamble[4], preamble[5], preamble[6], preamble[7]]);
-    Ok((Preamble { token }, rest))
+    Ok((token, rest))
 }
 
 /// The header of a frame.

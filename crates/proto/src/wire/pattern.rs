@@ -38,7 +38,7 @@ mod tests {
     use starling_io::MatchTable;
 
     use super::*;
-    use crate::wire::{Header, Preamble};
+    use crate::wire::{Header, Token};
 
     /// The table of a device that finds a key at the start of each payload.
     const TABLE: MatchTable = MatchTable {
@@ -64,8 +64,9 @@ mod tests {
         [&header.to_bytes(PAYLOAD.len())[..], PAYLOAD].concat()
     }
 
-    fn datagram(token: u32, frames: &[&[u8]]) -> Vec<u8> {
-        [&Preamble { token }.to_bytes()[..], &frames.concat()].concat()
+    fn datagram(token: u64, frames: &[&[u8]]) -> Vec<u8> {
+        let token = Token::from_wire(token).expect("a token");
+        [&token.preamble()[..], &frames.concat()].concat()
     }
 
     fn key_of(datagram: &[u8]) -> Option<u32> {
@@ -90,7 +91,10 @@ mod tests {
         for word in [0, 1, u32::MAX] {
             let number = u64::from(word) << 32 | u64::from(word);
             let frame = frame(Kind::Request, 0, word as u8, word, number);
-            assert_eq!(key_of(&datagram(word, &[&frame])), Some(KEY));
+            assert_eq!(
+                key_of(&datagram((number >> 16).max(1), &[&frame])),
+                Some(KEY)
+            );
         }
     }
 

@@ -1,5 +1,7 @@
 //! Payloads of the frames that the protocol itself reads.
 
+use super::Token;
+
 /// Declares a fixed-size payload: fields in order, little-endian, no padding.
 macro_rules! body {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty),* $(,)? }) => {
@@ -86,8 +88,8 @@ body! {
 body! {
     /// Open a session.
     Connect {
-        /// Incarnation of the client's endpoint.
-        token: u32,
+        /// Of the client's endpoint for this server.
+        token: u64,
         /// The client's number of the session.
         session: u32,
         /// Largest datagram that the client takes on this path.
@@ -116,8 +118,8 @@ body! {
 body! {
     /// The session is open.
     Accept {
-        /// Incarnation of the server's endpoint.
-        token: u32,
+        /// Of the server's endpoint for this client.
+        token: u64,
         /// The server's number of the session.
         session: u32,
         /// Largest datagram both ends take.
@@ -168,24 +170,24 @@ impl ResetReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reset {
     /// The token that the offending datagram carried: proof of having seen it.
-    pub(crate) token: u32,
+    pub(crate) token: Token,
     pub(crate) reason: ResetReason,
 }
 
 impl Reset {
     pub(crate) fn to_number(self) -> u64 {
-        u64::from(self.token) | (self.reason as u64) << 32
+        self.token.with_upper(self.reason as u64)
     }
 
     pub(crate) fn from_number(number: u64) -> Option<Self> {
-        let reason = match number >> 32 {
+        let (token, reason) = Token::split_from(number);
+        let reason = match reason {
             0 => ResetReason::UnknownSession,
             1 => ResetReason::Restarted,
             2 => ResetReason::UnknownPeer,
             3 => ResetReason::ShutDown,
             _ => return None,
         };
-        let token = number as u32;
         Some(Self { token, reason })
     }
 }
@@ -234,11 +236,11 @@ mod tests {
             ResetReason::ShutDown,
         ] {
             let reset = Reset {
-                token: u32::MAX,
+                token: Token::MAX,
                 reason,
             };
             assert_eq!(Reset::from_number(reset.to_number()), Some(reset));
         }
-        assert_eq!(Reset::from_number(4 << 32), None);
+        assert_eq!(Reset::from_number(4 << 48), None);
     }
 }

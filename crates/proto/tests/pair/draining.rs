@@ -272,17 +272,22 @@ fn words_about_nothing_change_nothing() {
     net.run_ms(1);
     // To the client, in the name of its server, about a session that it does not have; to a server that does
     // not shut down, in the name of its client.
-    let frame = |kind: u8, token: u32, session: u32| {
-        let mut datagram = vec![0x5a, 1, 0, 0];
-        datagram.extend(token.to_le_bytes());
+    let frame = |net: &Net, (from, to), kind: u8, session: u32| {
+        let mut datagram = net.preamble(from, to);
         datagram.extend([kind, 0, 0, 0]);
         datagram.extend(session.to_le_bytes());
         datagram.extend([0; 8]);
         datagram
     };
-    net.inject(1, 0, frame(20, 1001, 0x0100_0007));
-    net.inject(0, 1, frame(21, 1002, 0));
-    net.inject(0, 1, frame(21, 1002, 0x0100_0007));
+    let client = net.hosts[1].protocol.incarnation(PeerId(0));
+    for (from, to, kind, named) in [
+        (1, 0, 20, 0x0100_0007),
+        (0, 1, 21, 0),
+        (0, 1, 21, 0x0100_0007),
+    ] {
+        let datagram = frame(&net, (from, to), kind, named);
+        net.inject(from, to, datagram);
+    }
     net.run_ms(1);
     assert!(!net.hosts[0].seen.contains(&Seen::Draining(session)));
     assert!(request(&mut net, session, Prefix::NONE).is_ok());
@@ -290,5 +295,5 @@ fn words_about_nothing_change_nothing() {
         assert!(host.protocol.stats().frames_stale >= 1);
     }
     assert!(!is_left(&net));
-    assert_eq!(net.hosts[1].protocol.incarnation(PeerId(0)), 1001);
+    assert_eq!(net.hosts[1].protocol.incarnation(PeerId(0)), client);
 }

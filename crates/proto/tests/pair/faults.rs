@@ -148,7 +148,7 @@ fn replayed_and_garbled_datagrams_run_nothing() {
             .map(|i| {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(i);
                 if i < 2 {
-                    [0x5a, 1][i as usize]
+                    [0x5a, 2][i as usize]
                 } else {
                     (state >> 40) as u8
                 }
@@ -179,10 +179,7 @@ fn fuzz_frames_with_a_valid_token() {
             net.request(0, session, 1, b"in the slot");
             net.run_ms(1);
             for (from, to) in [(0, 1), (1, 0)] {
-                // The tokens are 1001 and 1002: a faulty peer would know them.
-                let token = 1001 + to as u32;
-                let mut datagram = vec![0x5a, 1, 0, 0];
-                datagram.extend_from_slice(&token.to_le_bytes());
+                let mut datagram = net.preamble(from, to);
                 datagram.extend_from_slice(bytes);
                 net.inject(from, to, datagram);
             }

@@ -122,7 +122,7 @@ fn the_cost_of_forged_resets_has_a_bound() {
     net.run_ms(500);
     net.hosts[0].seen.clear();
     for datagram in 0..1000u64 {
-        let mut forged = vec![0x5a, 1, 0, 0, 0, 0, 0, 0];
+        let mut forged = vec![0x5a, 2, 0, 0, 0, 0, 0, 0];
         for guess in 0..10 {
             forged.extend([15, 0, 0, 0, 0, 0, 0, 0]);
             forged.extend((1 << 32 | (0x7777_0000 + 10 * datagram + guess)).to_le_bytes());
@@ -245,21 +245,22 @@ fn memory_that_is_reserved_and_not_used_goes_to_other_requests() {
     assert_eq!(net.hosts[1].protocol.reassembling(), 0);
 }
 
-/// Only the first two words of a connect are the same in all versions, and they suffice.
+/// The token and the session of a connect are the same in all versions, and they suffice. The client reads the
+/// answer, for its datagram is of the client's version.
 #[test]
-fn a_short_connect_of_another_version_is_refused_with_this_version() {
+fn a_short_connect_of_another_version_is_refused_in_that_version() {
     let mut net = Net::pair();
     let mut connect = vec![0x5a, 9, 0, 0, 0, 0, 0, 0];
-    connect.extend([9, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    connect.extend([1, 2, 3, 4, 5, 6, 7, 8]);
+    connect.extend([9, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    connect.extend([1, 2, 3, 4, 5, 6, 0, 0, 7, 8, 9, 10]);
     net.inject(0, 1, connect.clone());
-    connect.truncate(28);
-    connect[10] = 4;
+    connect.truncate(32);
+    connect[10] = 8;
     net.inject(0, 1, connect.clone());
     net.run_ms(1);
-    let mut refuse = vec![0x5a, 1, 0, 0, 1, 2, 3, 4];
-    refuse.extend([12, 0, 8, 0, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
-    refuse.extend([3, 0, 0, 0, 1, 0, 0, 0]);
+    let mut refuse = vec![0x5a, 9, 1, 2, 3, 4, 5, 6];
+    refuse.extend([12, 0, 8, 0, 7, 8, 9, 10, 0, 0, 0, 0, 0, 0, 0, 0]);
+    refuse.extend([3, 0, 0, 0, 2, 0, 0, 0]);
     net.log.retain(|(from, _)| *from == 1);
     assert_eq!(net.log, [(1, refuse)], "to the whole one only");
 }
@@ -275,7 +276,7 @@ fn control(kind: u8, session: u32, number: u64, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A CONNECT without a cookie.
-fn connect(token: u32, session: u32) -> Vec<u8> {
+fn connect(token: u64, session: u32) -> Vec<u8> {
     let mut payload = token.to_le_bytes().to_vec();
     for word in [session, 1400, 1 << 20, 8 | 32 << 16, 0, 0, 0, 0] {
         payload.extend(word.to_le_bytes());
@@ -289,23 +290,22 @@ fn connect(token: u32, session: u32) -> Vec<u8> {
 fn no_datagram_is_answered_by_more_than_itself() {
     let mut net = Net::new([Config::default(), Config::default(), Config::default()]);
     let session = open(&mut net, 0);
-    let token = 1002;
     type Make = fn(u64) -> Vec<u8>;
-    let bundles: [(u32, usize, Make); 7] = [
+    let (none, own) = (vec![0x5a, 2, 0, 0, 0, 0, 0, 0], net.preamble(0, 1));
+    let bundles: [(&[u8], usize, Make); 7] = [
         // From an unknown peer, and from one that is known.
-        (0, 2, |number| connect(77, number as u32)),
-        (0, 0, |number| connect(77, number as u32)),
+        (&none, 2, |number| connect(77, number as u32)),
+        (&none, 0, |number| connect(77, number as u32)),
         // Of as many incarnations as there are frames.
-        (0, 2, |number| connect(number as u32, 1)),
-        (0, 0, |number| connect(number as u32, 1)),
+        (&none, 2, |number| connect(number, 1)),
+        (&none, 0, |number| connect(number, 1)),
         // PING, CLOSE, and a request in a session that does not exist.
-        (token, 0, |number| control(16, 0, number, &[])),
-        (token, 0, |number| control(13, 77, number, &[])),
-        (token, 0, |number| control(1, 77, number, &[])),
+        (&own, 0, |number| control(16, 0, number, &[])),
+        (&own, 0, |number| control(13, 77, number, &[])),
+        (&own, 0, |number| control(1, 77, number, &[])),
     ];
-    for (token, from, frame) in bundles {
-        let mut datagram = vec![0x5a, 1, 0, 0];
-        datagram.extend(token.to_le_bytes());
+    for (preamble, from, frame) in bundles {
+        let mut datagram = preamble.to_vec();
         for number in (1..).take_while(|number| 8 + *number as usize * frame(1).len() <= 1480) {
             datagram.extend(frame(number));
         }
@@ -325,13 +325,56 @@ fn no_datagram_is_answered_by_more_than_itself() {
     assert!(matches!(net.hosts[0].seen.last(), Some(Seen::Answer(1, _))));
 }
 
+/// A peer knows a token of its own only: it can neither send in another client's name nor end another's sessions in
+/// the server's.
+#[test]
+fn a_peer_cannot_send_in_anothers_name() {
+    let mut net = Net::new([Config::default(), Config::default(), Config::default()]);
+    let honest = open(&mut net, 0);
+    let (to_server, to_client) = (net.preamble(0, 1), net.preamble(1, 0));
+    net.connect(2, 1);
+    net.run_ms(1);
+    // The attacker's own: of the server for it, and of itself for the server.
+    let (known, own) = (net.preamble(2, 1), net.preamble(1, 2));
+    assert_ne!(known, to_server);
+    assert_ne!(own, to_client);
+    // Requests that would use up the numbers of the honest client's slots, and the end of its session.
+    for slot in 0..8 {
+        let mut request = control(1, 0, u64::MAX, b"forged");
+        request[1] = slot;
+        net.inject(0, 1, [&known[..], &request].concat());
+    }
+    net.inject(0, 1, [&known[..], &control(13, 0, 0, &[])].concat());
+    // The server's death, as it would say it: under token 0, naming the token that its client uses.
+    let mut token = [0; 8];
+    token[..6].copy_from_slice(&known[2..]);
+    for reason in [1, 3] {
+        let number = u64::from_le_bytes(token) | reason << 48;
+        let none = [0x5a, 2, 0, 0, 0, 0, 0, 0];
+        net.inject(1, 0, [&none[..], &control(15, 0, number, &[])].concat());
+    }
+    net.run_ms(1);
+    for tag in 1..=16 {
+        net.request(0, honest, tag, b"mine");
+    }
+    net.run_ms(20);
+    for tag in 1..=16 {
+        let answer = Seen::Answer(tag, b"enim".to_vec());
+        assert!(
+            net.hosts[0].seen.contains(&answer),
+            "{tag}: {:?}",
+            net.hosts[0].seen
+        );
+    }
+}
+
 /// A flood of datagrams from forged addresses is not passed on.
 #[test]
 fn answers_to_unknown_peers_have_a_bound() {
     let mut net = Net::new((0..12).map(|_| Config::default()));
     for round in 0..2000 {
         for host in 2..12 {
-            let datagram = [&[0x5a, 1, 0, 0, 0, 0, 0, 0], &connect(77, round)[..]].concat();
+            let datagram = [&[0x5a, 2, 0, 0, 0, 0, 0, 0], &connect(77, round)[..]].concat();
             net.inject(host, 1, datagram);
         }
         net.run_until(net.now + 10_000);

@@ -148,6 +148,10 @@ impl FrameSink for Wire {
         Origin(self.origins.get(peer.0 as usize).copied().unwrap_or(own))
     }
 
+    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
+        Some(address(peer.0 as usize))
+    }
+
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
         self.limit = Some(bytes.min(self.limit.unwrap_or(bytes)));
         if let Some(number) = self.number(peer.0 as usize) {
@@ -241,7 +245,7 @@ pub(crate) struct Net {
 impl Host {
     fn new(fabric: &SharedFabric, index: usize, config: Config, incarnation: u32) -> Self {
         let secrets = Secrets {
-            token: 1000 * incarnation + index as u32 + 1,
+            token_key: [(10 * incarnation) as u8 + index as u8; 16],
             cookie_key: [index as u8; 16],
         };
         let now = fabric.lock().now_ns();
@@ -358,6 +362,13 @@ fn owned(body: Body<'_>) -> Vec<u8> {
 }
 
 impl Net {
+    /// How the datagrams of a host begin for another one, whose token it has learned.
+    pub(crate) fn preamble(&self, from: usize, to: usize) -> Vec<u8> {
+        let token = self.hosts[from].protocol.incarnation(PeerId(to as u32));
+        assert_ne!(token, 0, "host {from} has no session with host {to}");
+        [&[0x5a, 2][..], &token.to_le_bytes()[..6]].concat()
+    }
+
     /// Host 0 is the client, host 1 the server.
     pub(crate) fn new(configs: impl IntoIterator<Item = Config>) -> Self {
         let fabric = Fabric::shared(FabricConfig {

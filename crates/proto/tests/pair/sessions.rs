@@ -367,7 +367,7 @@ fn a_forged_reset_is_ignored() {
     let mut net = Net::pair();
     let session = net.connect(0, 1);
     net.run_ms(1);
-    let mut forged = vec![0x5a, 1, 0, 0, 0, 0, 0, 0];
+    let mut forged = vec![0x5a, 2, 0, 0, 0, 0, 0, 0];
     forged.extend_from_slice(&[15, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     forged.extend_from_slice(&[0xff, 0xff, 0, 0, 1, 0, 0, 0]);
     net.inject(1, 0, forged);

@@ -64,6 +64,10 @@ impl<H: FrameHook> FrameSink for SimSink<'_, H> {
         Origin(self.tx.origin(starling_io::PeerId(peer.0)).0)
     }
 
+    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
+        self.tx.address(starling_io::PeerId(peer.0))
+    }
+
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
         self.tx.limit_datagram(starling_io::PeerId(peer.0), bytes);
     }

@@ -173,11 +173,9 @@ impl Machine {
 
     /// Starts the process with a new token.
     pub(super) fn start(&mut self) {
-        let mut cookie_key = [0; 16];
-        cookie_key[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
         let secrets = Secrets {
-            token: self.rng.next_u64() as u32,
-            cookie_key,
+            cookie_key: self.rng.next_key(),
+            token_key: self.rng.next_key(),
         };
         let clock = SimClock::new(&self.fabric, self.id);
         let protocol = Protocol::new(self.config.clone(), secrets, clock.now_ns());

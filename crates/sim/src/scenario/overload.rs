@@ -113,11 +113,9 @@ fn start(fabric: &SharedFabric, id: HostId, rng: &mut Rng) -> Host {
         protocol: node_config(Congestion::Dctcp),
         ..EndpointConfig::default()
     };
-    let mut cookie_key = [0; 16];
-    cookie_key[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
     let secrets = Secrets {
-        token: rng.next_u64() as u32,
-        cookie_key,
+        cookie_key: rng.next_key(),
+        token_key: rng.next_key(),
     };
     let (io, clock) = (SimIo::new(fabric, id), SimClock::new(fabric, id));
     Endpoint::new(io, clock, config, secrets).expect("a sound configuration")

@@ -16,7 +16,7 @@ type Raw = Endpoint<MemIo, MonotonicClock>;
 
 fn raw(io: MemIo, token: u32) -> Raw {
     let secrets = Secrets {
-        token,
+        token_key: [token as u8; 16],
         cookie_key: [token as u8; 16],
     };
     let clock = MonotonicClock::new();

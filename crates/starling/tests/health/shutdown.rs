@@ -29,7 +29,7 @@ struct Client {
 impl Client {
     fn new(server: &str) -> Self {
         let secrets = Secrets {
-            token: 7,
+            token_key: [7; 16],
             cookie_key: [7; 16],
         };
         let io = ShmIo::client(ShmConfig::default()).expect("shared memory");

@@ -21,7 +21,7 @@ use crate::service::{end, number};
 /// The status that a stream of this method gets whose first message has these items.
 fn status_of(server: &str, method: &str, fill: impl FnOnce(&mut Bundle)) -> Option<Status> {
     let secrets = Secrets {
-        token: 7,
+        token_key: [7; 16],
         cookie_key: [7; 16],
     };
     let io = ShmIo::client(ShmConfig::default()).expect("shared memory");

@@ -171,7 +171,7 @@ fn pool_of(
         workers: vec![Box::new(Part(Arc::clone(device)))],
     };
     let secrets = Secrets {
-        token: 1,
+        token_key: [1; 16],
         cookie_key: [0; 16],
     };
     let mut proto = Protocol::new(Config::default(), secrets, 0).expect("sound");

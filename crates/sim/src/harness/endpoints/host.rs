@@ -116,11 +116,9 @@ impl Host {
     }
 
     fn start(&mut self) {
-        let mut cookie_key = [0; 16];
-        cookie_key[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
         let secrets = Secrets {
-            token: self.rng.next_u64() as u32,
-            cookie_key,
+            cookie_key: self.rng.next_key(),
+            token_key: self.rng.next_key(),
         };
         let process = Process::start(
             &self.fabric,

@@ -94,11 +94,9 @@ struct Process {
 impl Process {
     fn start(fabric: &SharedFabric, id: HostId, config: &Config, rng: &mut Rng) -> Self {
         let clock = SimClock::new(fabric, id);
-        let mut cookie_key = [0; 16];
-        cookie_key[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
         let secrets = Secrets {
-            token: rng.next_u64() as u32,
-            cookie_key,
+            cookie_key: rng.next_key(),
+            token_key: rng.next_key(),
         };
         let protocol = Protocol::new(config.clone(), secrets, clock.now_ns())
             .expect("plans draw sound configurations");
