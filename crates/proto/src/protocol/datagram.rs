@@ -106,7 +106,7 @@ impl Protocol {
         }
         self.shared.stats.datagrams_dropped += 1;
         // The sender talks to an earlier incarnation, or to this one, which has forgotten it.
-        let reset = if token == own {
+        let reset = if own == token {
             first_session(rest).map(|session| (session, ResetReason::UnknownPeer))
         } else {
             Some((0, ResetReason::Restarted))

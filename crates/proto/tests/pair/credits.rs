@@ -171,3 +171,52 @@ fn a_client_that_fetches_a_large_response_asks_for_credits() {
     let (_, request) = request.expect("it was sent");
     assert_eq!(request[8] & 0x80, 0, "WANT");
 }
+
+/// A confirmation that comes late is not that of the demand that was made since.
+#[test]
+fn a_late_confirmation_returns_no_credits() {
+    const CREDIT_ACK: u8 = 19;
+    let mut net = three();
+    let (rich, poor) = rich_and_poor(&mut net, 0, 2);
+    traffic(&mut net, 2, poor, 3);
+    assert!(credits(&net, 2, poor) > 2);
+    let is_ack = |(from, bytes): &&(usize, Vec<u8>)| *from == 2 && bytes[8] & 0x1f == CREDIT_ACK;
+    let late = net
+        .log
+        .iter()
+        .find(is_ack)
+        .expect("it has confirmed")
+        .1
+        .clone();
+    // The demand to return them is lost, and nobody asks again.
+    net.run_ms(5);
+    net.fate = Box::new(|_, from, to| usize::from((from, to) != (1, 2)));
+    let revoked = net.hosts[1].protocol.stats().credits_revoked;
+    net.run_ms(5);
+    for tag in 0..8 {
+        net.request(0, rich, tag, b"busy");
+    }
+    net.run_ms(1);
+    assert!(net.hosts[1].protocol.stats().credits_revoked > revoked);
+    let granted = net.hosts[1].protocol.granted();
+    net.inject(2, 1, late);
+    net.run_ms(1);
+    assert_eq!(net.hosts[1].protocol.granted(), granted);
+}
+
+/// A demand to return credits that is lost is made again while another session asks for them.
+#[test]
+fn a_demand_that_is_lost_is_repeated() {
+    let mut net = three();
+    let (rich, poor) = rich_and_poor(&mut net, 0, 2);
+    traffic(&mut net, 2, poor, 3);
+    assert!(credits(&net, 2, poor) > 1);
+    net.run_ms(5);
+    let mut lost = 0;
+    net.fate = Box::new(move |_, from, to| {
+        lost += u32::from((from, to) == (1, 2));
+        usize::from((from, to) != (1, 2) || lost > 1)
+    });
+    traffic(&mut net, 0, rich, 10);
+    assert_eq!(credits(&net, 2, poor), 1);
+}

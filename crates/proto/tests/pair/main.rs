@@ -11,6 +11,7 @@ mod groups;
 mod hostile;
 mod ids;
 mod kept;
+mod late;
 mod memory;
 mod net;
 mod ownership;

@@ -283,13 +283,20 @@ impl Host {
             .is_ok()
     }
 
+    /// Whom the device takes host `from` for now.
+    fn source(&self, from: usize) -> Source {
+        match self.wire.number(from) {
+            Some(_) => Source::Peer(PeerId(from as u32)),
+            None => Source::Unknown(address(from)),
+        }
+    }
+
     /// Takes a datagram of host `from`, with a congestion mark or without.
     pub(crate) fn take(&mut self, now: u64, from: usize, marked: bool, datagram: &[u8]) {
-        let source = if self.wire.number(from).is_some() {
-            Source::Peer(PeerId(from as u32))
-        } else {
-            Source::Unknown(address(from))
-        };
+        self.take_from(now, self.source(from), marked, datagram);
+    }
+
+    fn take_from(&mut self, now: u64, source: Source, marked: bool, datagram: &[u8]) {
         let opened = self
             .protocol
             .handle_datagram(now, source, marked, datagram, &mut self.wire);
@@ -327,8 +334,11 @@ impl Host {
 
     /// Makes one turn: takes the datagrams that have arrived, and sends those that are due.
     fn turn(&mut self, now: u64) {
-        for (from, marked, datagram) in self.wire.receive() {
-            self.take(now, from, marked, &datagram);
+        // The device names the senders of a burst before the protocol sees the first datagram of it.
+        let burst = self.wire.receive();
+        let sources: Vec<Source> = burst.iter().map(|(from, ..)| self.source(*from)).collect();
+        for (source, (_, marked, datagram)) in sources.into_iter().zip(burst) {
+            self.take_from(now, source, marked, &datagram);
         }
         self.protocol.flush(now, &mut self.wire);
         while let Some(event) = self.protocol.poll_event() {
