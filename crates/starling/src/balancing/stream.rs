@@ -58,6 +58,8 @@ impl Transport for StreamTransport {
             self.pin.set(only);
             return only.transport.start(reply);
         }
+        // If it begins again, the backend before has nothing of it any more.
+        self.pin.leave();
         let routing = Routing {
             pin: Some(self.pin.clone()),
             ..Routing::default()
@@ -108,5 +110,52 @@ impl Transport for StreamTransport {
 
     fn stats(&self) -> Result<ThreadStats, Status> {
         self.channel.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use starling_balance::{LoadBalancing, Resolved};
+
+    use super::*;
+    use crate::address::Address;
+    use crate::balancing::settings::{Balancing, Source};
+    use crate::plane::Operation;
+
+    #[test]
+    fn a_stream_that_is_given_up_while_it_begins_again_does_not_wait_on() {
+        let nobody = "mem://nobody-has-the-stream";
+        let channel = BalancedTransport::new(Balancing {
+            name: nobody.to_owned(),
+            source: Source::List(vec![nobody.to_owned()]),
+            policy: LoadBalancing::pick_first(),
+            health: None,
+            idle_timeout: None,
+            max_age: None,
+            own_endpoint: None,
+        })
+        .expect("an address");
+        let stream = StreamTransport::new(channel.clone(), None);
+        let balancer = channel.balancer();
+        let address = Address::parse(nobody).expect("an address");
+        let before = Backend::new(
+            1,
+            Resolved::from(nobody),
+            balancer.open(&address).expect("a transport"),
+            &balancer.this,
+            Waker::noop(),
+            None,
+            None,
+        );
+        stream.pin.set(&before);
+        let wait_for_ready = true;
+        let call = CallHandle::unattended(Operation::Connect { wait_for_ready });
+        stream.start(Reply::new(call.clone()));
+        call.0.abandon();
+        stream.cancel(&call);
+        assert!(balancer.queue.is_empty());
+        assert_eq!(before.outstanding(), 0);
     }
 }
