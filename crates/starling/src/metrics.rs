@@ -51,7 +51,9 @@ use starling_metrics::{Registry, TextWriter, Writers, write_calls};
 pub use starling_metrics::{CallSeries, CallTotals, HistogramTotals, SeriesKey, Side};
 
 pub(crate) use caller::CallerMeasure;
-pub(crate) use client::{CallMeasure, ClientMetrics, Measured, record_queue, record_retry};
+pub(crate) use client::{
+    CallMeasure, ClientMetrics, Measured, SharedRecorders, record_queue, record_retry,
+};
 pub(crate) use local::{LocalMeasure, begin_local, end_local};
 pub use page::MetricsPage;
 pub(crate) use server::MeasuredMethod;
