@@ -24,11 +24,15 @@
 //! | metrics of calls | [`starling::metrics::snapshot`], every ten seconds unless set, as cumulative sums and histograms under the names of OpenTelemetry's semantic conventions |
 //! | counters of threads | [`starling::metrics::threads`], as `starling.endpoint.*`, `starling.protocol.*`, `starling.device.*` |
 //!
+//! Metrics go in requests of at most 64 series, which stay below the 4 MiB that a collector takes. Beyond 4,096 series a
+//! process has no more: [`starling::metrics`] says what happens there.
+//!
 //! A program that has a pipeline of its own for spans takes [`OtelTracer`] alone.
 
 #![forbid(unsafe_code)]
 
 mod metrics;
+mod push;
 mod tracer;
 
 use std::fmt;
@@ -36,7 +40,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::trace::TracerProvider;
-use opentelemetry_otlp::{SpanExporter, WithExportConfig};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use tokio::runtime::Runtime;
@@ -47,13 +51,12 @@ use tracing::Subscriber;
 use tracing_opentelemetry::OpenTelemetryLayer;
 use tracing_subscriber::registry::LookupSpan;
 
+use push::EXPORT_TIMEOUT;
+
 pub use tracer::OtelTracer;
 
 /// How often metrics are sent, unless set.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long one export may take.
-const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Why nothing can be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
@@ -107,8 +110,8 @@ impl OtlpBuilder {
         self
     }
 
-    /// Enables metrics and traces, and begins to export them. A collector that cannot be reached loses what is
-    /// sent meanwhile, and nothing else.
+    /// Enables metrics and traces, and begins to export them. A collector that cannot be reached loses the spans that
+    /// are sent meanwhile, and nothing else: a warning says so once, and a message when it takes metrics again.
     ///
     /// # Errors
     /// If the address is malformed, if there can be no thread, or if the process has another tracer.
@@ -125,11 +128,12 @@ impl OtlpBuilder {
             .enable_all()
             .build()
             .map_err(OtlpError::Runtime)?;
-        // Its channel is made lazily, in this runtime.
+        // The channel is used in this runtime.
         let entered = runtime.enter();
+        let channel = push::connect(endpoint);
         let exporter = SpanExporter::builder()
             .with_tonic()
-            .with_endpoint(&self.address)
+            .with_channel(channel.clone())
             .with_timeout(EXPORT_TIMEOUT)
             .build()
             .map_err(|error| OtlpError::Spans(error.to_string()))?;
@@ -138,13 +142,13 @@ impl OtlpBuilder {
             .with_batch_exporter(exporter)
             .with_resource(resource.build())
             .build();
-        let channel = endpoint.timeout(EXPORT_TIMEOUT).connect_lazy();
         let end = Arc::new(Notify::new());
         drop(entered);
         starling::trace::set_tracer(OtelTracer::new()).map_err(|_| OtlpError::TracerIsSet)?;
         starling::trace::enable(self.share_of_roots);
         starling::metrics::enable();
-        let pushes = metrics::push(channel, self.service_name, self.interval, Arc::clone(&end));
+        let (name, end_of_pushes) = (self.service_name, Arc::clone(&end));
+        let pushes = push::push(channel, self.address, name, self.interval, end_of_pushes);
         let metrics = runtime.spawn(pushes);
         Ok(Otlp {
             provider,

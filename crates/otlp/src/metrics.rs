@@ -1,48 +1,20 @@
-//! Metrics as OTLP has them, and the task that sends them.
+//! Metrics as OTLP has them.
 
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint,
     ResourceMetrics, ScopeMetrics, Sum, metric, number_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
-use starling::metrics::{
-    CallSeries, HistogramTotals, Side, ThreadCounters, is_enabled, snapshot, threads,
-};
-use tokio::sync::Notify;
-use tonic::transport::Channel;
+use starling::metrics::{CallSeries, HistogramTotals, Side, ThreadCounters};
 
-/// Sends all metrics now and then, and once more at the end.
-pub(crate) async fn push(
-    channel: Channel,
-    service_name: String,
-    interval: Duration,
-    end: Arc<Notify>,
-) {
-    let begun = unix_ns();
-    let mut client = MetricsServiceClient::new(channel);
-    let mut is_last = false;
-    while !is_last {
-        is_last = tokio::time::timeout(interval, end.notified()).await.is_ok();
-        // Threads are asked, which blocks.
-        let collected = tokio::task::spawn_blocking(|| (snapshot(), threads())).await;
-        let Ok((calls, threads)) = collected else {
-            continue;
-        };
-        let request = request(&service_name, begun, &calls, &threads);
-        // Sums are cumulative: what is lost now is in the next one.
-        if let Err(status) = client.export(request).await {
-            tracing::debug!(%status, "the collector did not take the metrics");
-        }
-    }
-}
+/// Series of calls, or threads, of one request: it stays below the 4 MiB that a collector takes.
+const ROWS: usize = 64;
 
-fn unix_ns() -> u64 {
+pub(crate) fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as u64)
 }
@@ -64,17 +36,27 @@ struct Times {
     now: u64,
 }
 
+/// All metrics, in requests of bounded size.
+pub(crate) fn requests<'a>(
+    service_name: &'a str,
+    begun: u64,
+    calls: &'a [CallSeries],
+    threads: &'a [ThreadCounters],
+) -> impl Iterator<Item = ExportMetricsServiceRequest> + 'a {
+    let now = unix_ns();
+    let times = Times { begun, now };
+    let of_calls = calls.chunks(ROWS);
+    let of_calls = of_calls.map(move |calls| request(service_name, times, calls, &[]));
+    let of_threads = threads.chunks(ROWS);
+    of_calls.chain(of_threads.map(move |threads| request(service_name, times, &[], threads)))
+}
+
 fn request(
     service_name: &str,
-    begun: u64,
+    times: Times,
     calls: &[CallSeries],
     threads: &[ThreadCounters],
 ) -> ExportMetricsServiceRequest {
-    debug_assert!(is_enabled() || calls.is_empty());
-    let times = Times {
-        begun,
-        now: unix_ns(),
-    };
     let mut metrics = Vec::new();
     for side in [Side::Client, Side::Server] {
         let of_side: Vec<_> = calls
@@ -310,4 +292,57 @@ fn of_threads(threads: &[ThreadCounters], times: Times) -> Vec<Metric> {
         }
     }
     metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use prost::Message;
+    use starling::Code;
+    use starling::metrics::SeriesKey;
+    use starling_metrics::{Registry, Writers};
+
+    use super::*;
+
+    /// What a collector takes, unless it is told otherwise.
+    const MOST: usize = 4 << 20;
+
+    /// Series with as many points as they can have.
+    fn full(series: usize) -> Vec<CallSeries> {
+        let registry = Registry::default();
+        let key = |number| SeriesKey {
+            side: Side::Server,
+            address: "udp://storage-node-17.rack-3.example.com:9000".into(),
+            method: format!("a.package.of.some.depth.Service/Method{number}").into(),
+        };
+        let recorder = registry.recorder(&key(0), Writers::Many);
+        for code in Code::ALL {
+            for bits in 0..40 {
+                recorder.end_with(code, 1 << bits, 1 << bits, Some(1 << bits));
+                recorder.record_queued(1 << bits);
+            }
+        }
+        let totals = registry.snapshot().remove(0).totals;
+        let of = |number| CallSeries {
+            key: key(number),
+            totals: totals.clone(),
+        };
+        (0..series).map(of).collect()
+    }
+
+    #[test]
+    fn all_series_go_in_requests_that_a_collector_takes() {
+        let calls = full(1000);
+        let requests: Vec<_> = requests("kv", 1, &calls, &[]).collect();
+        let mut seen = HashSet::new();
+        for request in &requests {
+            assert!(request.encoded_len() < MOST, "{}", request.encoded_len());
+            let text = format!("{request:?}");
+            let methods = text.split("Service/Method").skip(1);
+            seen.extend(methods.filter_map(|it| it.split('"').next().map(str::to_owned)));
+        }
+        assert_eq!(seen.len(), calls.len());
+        assert!(super::requests("kv", 1, &[], &[]).next().is_none());
+    }
 }

@@ -308,7 +308,7 @@ impl Caller for Channel {
                     }
                     false => stream_through(&self.interceptors, route, method, options),
                 };
-                client_end(traced(end), &shared.address, method)
+                client_end(traced(end), &shared.recorders, &shared.address, method)
             }
             (Err(status), _) | (_, Err(status)) => {
                 let route = Route::Channel(Arc::clone(&self.shared), None);

@@ -14,7 +14,7 @@ use crate::channel::{Channel, ChannelBuilder};
 use crate::coding::{Bound, CallCoding, open_response};
 use crate::driver::DeadlineWaker;
 use crate::interceptor::{BoxFuture, Interceptors, call_through};
-use crate::metrics::{self, CallerMeasure};
+use crate::metrics::{self, CallerMeasure, SharedRecorders};
 use crate::options::CallOptions;
 use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) time: Time,
     /// What a service config says of calls.
     pub(crate) policy: Option<Arc<CallPolicy>>,
+    /// For what its callers measure, if metrics are enabled.
+    pub(crate) recorders: SharedRecorders,
     pub(crate) permits: Arc<Permits>,
     pub(crate) fail_when_full: bool,
     /// The process that made the channel; see [`forks`].
@@ -69,6 +71,7 @@ impl Shared {
             address,
             time: self.time.clone(),
             policy: self.policy.clone(),
+            recorders: SharedRecorders::default(),
             permits: Permits::new(self.permits.capacity()),
             fail_when_full: self.fail_when_full,
             process: self.process,
@@ -220,7 +223,7 @@ impl RawCall {
         if interceptors.is_empty() && coding.is_none() && !has_attempts {
             return Self::by_policy(shared, call, Bound::default());
         }
-        let measure = CallerMeasure::begin(&shared.address, &mut call);
+        let measure = CallerMeasure::begin(&shared.recorders, &shared.address, &mut call);
         if interceptors.is_empty() && measure.is_none() {
             return Self::direct(shared, call, coding.as_ref());
         }

@@ -47,7 +47,7 @@ use crate::channel_state::{ChannelState, StateCell};
 use crate::coding::packed_by;
 use crate::executor::Executor;
 use crate::lookup;
-use crate::metrics::ClientMetrics;
+use crate::metrics::{ClientMetrics, SharedRecorders};
 use crate::plane::OutgoingCall;
 
 pub(crate) use opening::Patience;
@@ -113,6 +113,8 @@ pub(crate) struct Connection {
     queue: Weak<PollQueue>,
     /// Of its calls, if they are measured.
     pub(crate) metrics: Option<Arc<ClientMetrics>>,
+    /// Of its streams.
+    pub(crate) recorders: SharedRecorders,
     state: Mutex<State>,
     /// Counts the changes of phase, suspicion and bindings, before each, with the lock.
     version: AtomicU64,
@@ -127,6 +129,7 @@ impl Connection {
     ) -> Self {
         Self {
             metrics,
+            recorders: SharedRecorders::default(),
             address,
             executor,
             queue,

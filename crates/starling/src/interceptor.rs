@@ -68,7 +68,7 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// |---|---|
 /// | a channel | the task or thread that awaits the call. Such a call begins when it is polled |
 /// | inline and nested handlers, and handlers with streams | the dispatch thread, so it must not block; or the executor of [`ServerBuilder::nested_executor`](crate::ServerBuilder::nested_executor) |
-/// | worker handlers | the worker, which it may block |
+/// | worker handlers | the worker, which it may block. If it awaits, it is dropped when nobody waits for the call any more |
 ///
 /// If nothing has to be waited for, an inline handler and its interceptors run in place, and the response
 /// leaves at once. A panic ends the call as a handler's panic does; at a client it is the caller's.

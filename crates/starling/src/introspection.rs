@@ -32,8 +32,10 @@ pub use generated::*;
 const MAX_THREADS: usize = 256;
 /// Channels of one answer, at most.
 const MAX_CHANNELS: usize = 1024;
-/// Sessions of each kind, or series of calls, in one answer, at most.
+/// Sessions of each kind in one answer, at most.
 const MAX_ROWS: usize = 256;
+/// Series of calls in one answer, at most: they are summed in the dispatch thread.
+const MAX_SERIES: usize = 64;
 
 /// The service of a server.
 pub(crate) fn introspection_server() -> IntrospectionServer<impl Introspection> {
@@ -118,10 +120,10 @@ impl Introspection for Inspector {
     ) -> Result<(), Status> {
         let from = request.message().from() as usize;
         // One more than there is room for, to know whether there are more.
-        let mut series = metrics::page(from, MAX_ROWS + 1);
-        if series.len() > MAX_ROWS {
-            series.truncate(MAX_ROWS);
-            response.set_next((from + MAX_ROWS) as u32);
+        let mut series = metrics::page(from, MAX_SERIES + 1);
+        if series.len() > MAX_SERIES {
+            series.truncate(MAX_SERIES);
+            response.set_next((from + MAX_SERIES) as u32);
         }
         for series in &series {
             put_series(series, response.series_mut().push_default());

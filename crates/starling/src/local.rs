@@ -280,7 +280,7 @@ impl Caller for LocalChannel {
                     }
                     false => stream_through(&self.interceptors, route, method, options),
                 };
-                client_end(traced(end), address, method)
+                client_end(traced(end), &connection.recorders, address, method)
             }
             Some(status) => ClientEnd::failed(route, method, status),
         })

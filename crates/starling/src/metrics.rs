@@ -31,8 +31,13 @@
 //! bounds, retries or hedging counts once, as its caller sees it: what interceptors answer counts, sizes are those of
 //! messages that are not compressed, and `server_address` has all servers of the channel.
 //!
-//! Messages' contents and metadata are in none of them. Memory is bounded: 4,096 series in a process, each of
-//! some kilobytes for each thread that records it. The counts of a server or channel that is gone stay.
+//! Messages' contents and metadata are in none of them. The counts of a server or channel that is gone stay.
+//!
+//! A process has at most 4,096 series, one for each method at each address at each end. When one more begins, those
+//! give way, with their counts, whose servers and channels are gone; such a series begins again at zero. If that makes
+//! no room, the calls of further methods and addresses count together, with `_OTHER` as method and address. A method
+//! takes some kilobytes for each thread that records it, as long as its server or channel lives, also if it counts
+//! there. So a process that calls many thousands of addresses at once has to have memory for that.
 
 mod caller;
 mod client;
@@ -51,7 +56,9 @@ use starling_metrics::{Registry, TextWriter, Writers, write_calls};
 pub use starling_metrics::{CallSeries, CallTotals, HistogramTotals, SeriesKey, Side};
 
 pub(crate) use caller::CallerMeasure;
-pub(crate) use client::{CallMeasure, ClientMetrics, Measured, record_queue, record_retry};
+pub(crate) use client::{
+    CallMeasure, ClientMetrics, Measured, SharedRecorders, record_queue, record_retry,
+};
 pub(crate) use local::{LocalMeasure, begin_local, end_local};
 pub use page::MetricsPage;
 pub(crate) use server::MeasuredMethod;

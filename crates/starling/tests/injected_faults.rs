@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{Gate, any_addresses, payload, server, wait_until};
+use common::{Gate, LONG, any_addresses, payload, server, wait_until};
 use service::{Counts, Service, range};
 use starling::testing::{Fault, Faults, TestClock};
 use starling::{
@@ -145,6 +145,36 @@ fn delays_pass_by_the_clock_and_the_longest_ones_until_the_deadline() {
         clock.advance_until(HOUR / 10, 10 * HOUR, || work.is_finished());
         let status = work.join().expect("no panic").expect_err("it is over");
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    }
+}
+
+#[test]
+fn a_worker_that_waits_in_an_interceptor_is_free_once_nobody_waits_for_the_call() {
+    for address in any_addresses() {
+        let delay = Fault::delay(Duration::MAX).times(2);
+        let faults = Faults::with_seed(1).add("test.Test/Work", delay);
+        let (builder, _gate) = server(&[&address]);
+        let (_server, channel) = spawn(builder.workers(1).interceptor(faults.clone()));
+        let client = TestClient::new(channel);
+        let work = |timeout| {
+            let options = CallOptions::with_timeout(timeout);
+            client.work_with(&payload(b"x"), &options)
+        };
+        // Its deadline passes.
+        let mut timeout = Duration::from_millis(20);
+        while faults.happened() == 0 {
+            let status = work(timeout).wait().expect_err("it waits");
+            assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+            timeout *= 2;
+        }
+        // It is dropped.
+        let mut dropped = Box::pin(work(LONG));
+        wait_until(|| {
+            block_on(async { assert!(futures::poll!(&mut dropped).is_pending()) });
+            faults.happened() == 2
+        });
+        drop(dropped);
+        work(LONG).wait().expect("the worker is free");
     }
 }
 

@@ -229,6 +229,12 @@ impl ClientStream {
         self.end.is_some()
     }
 
+    /// Whether the stream has ended well, though its reader may not have come to the end. None: it has not ended.
+    pub fn is_ok(&self) -> Option<bool> {
+        let end = self.end.as_deref()?;
+        Some(matches!(end, End::ByServer(Ok(()))))
+    }
+
     /// Requests that have no response.
     pub fn outstanding(&self) -> u32 {
         self.outstanding

@@ -7,14 +7,14 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use starling_balance::{Counts, LOAD_REPORT_KEY, LoadReport, Resolved, Weight, Weighting};
-use starling_endpoint::Status;
+use starling_endpoint::{MetadataView, Status};
 use starling_io::{Clock, MonotonicClock};
 
 use super::balancer::Balancer;
 use super::placement::{Attempt, Routing};
 use crate::channel_state::ChannelState;
 use crate::health::{BackendHealth, HealthCell};
-use crate::plane::{CallHandle, CallResult, Operation, Reply, Transport};
+use crate::plane::{CallHandle, Operation, Reply, Transport};
 
 /// One of the servers behind a balanced channel, as its channel sees it now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,7 +207,7 @@ impl Backend {
     /// Makes a call there.
     pub(super) fn send(self: &Arc<Self>, reply: Reply, routing: Option<Box<Routing>>) {
         if let Some(pin) = routing.as_ref().and_then(|routing| routing.pin.as_ref()) {
-            *pin.lock() = Some(Attempt::begin(self));
+            pin.set(self);
         }
         let attempt = Attempt::begin(self).with_routing(routing);
         reply.call().0.place(attempt);
@@ -228,15 +228,15 @@ impl Backend {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes in how a call ended.
-    pub(super) fn handle_result(&self, result: &CallResult) {
-        let count = match result {
-            Ok(_) => &self.successes,
-            Err(_) => &self.failures,
+    /// Takes in how a call ended, and the metadata of its response or its trailers.
+    pub(super) fn handle_end(&self, is_ok: bool, metadata: MetadataView<'_>) {
+        let count = match is_ok {
+            true => &self.successes,
+            false => &self.failures,
         };
         count.fetch_add(1, Ordering::Relaxed);
-        if let (Some(weighed), Ok((response, _))) = (&self.weighed, result)
-            && let Some(report) = response.metadata().value(LOAD_REPORT_KEY)
+        if let Some(weighed) = &self.weighed
+            && let Some(report) = metadata.value(LOAD_REPORT_KEY)
             && let Ok(report) = LoadReport::from_bytes(report)
         {
             let now_ns = weighed.clock.now_ns();

@@ -3,9 +3,11 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
+use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use starling_balance::{Pick, Picker, Policy, Random, Readiness, hash};
@@ -217,34 +219,43 @@ impl Balancer {
     /// whether some wait although a backend seems to be ready: they are to be looked at again soon.
     pub(super) fn dispatch_queued(&self, version: u64) -> bool {
         let mut again = false;
-        let now = std::time::Instant::now();
+        let now = Instant::now();
         for entry in self.queue.take(version) {
-            if entry.reply.call().is_abandoned() {
-                continue;
-            }
-            if entry.deadline.is_some_and(|deadline| deadline <= now) {
-                entry.expire(&self.settings.name);
-                continue;
-            }
-            match self.decide(&entry) {
-                Next::Send(backend) => {
-                    let call = entry.reply.call().clone();
-                    send(&backend, entry);
-                    // Its caller waits for no loop yet.
-                    backend.transport.flush();
-                    call.0.move_on();
-                }
-                Next::Fail(_, status) if !entry.waits => {
-                    entry.reply.finish(Err(status.with_not_run()));
-                }
-                next @ (Next::Wait(..) | Next::Fail(..)) => {
-                    again |= matches!(next, Next::Wait(_, true));
-                    // No other snapshot can come meanwhile: this task publishes them.
-                    let _ = self.queue.push(entry, version);
-                }
-            }
+            // A panic is that of a caller's waker. It has been reported, and the other calls go on.
+            let looked_at = catch_unwind(AssertUnwindSafe(|| self.look_at(entry, version, now)));
+            again |= looked_at.unwrap_or(false);
         }
         again
+    }
+
+    /// Looks at an operation that has waited. Returns whether it is to be looked at again soon.
+    fn look_at(&self, entry: Entry, version: u64, now: Instant) -> bool {
+        if entry.reply.call().is_abandoned() {
+            return false;
+        }
+        if entry.deadline.is_some_and(|deadline| deadline <= now) {
+            entry.expire(&self.settings.name);
+            return false;
+        }
+        match self.decide(&entry) {
+            Next::Send(backend) => {
+                let call = entry.reply.call().clone();
+                send(&backend, entry);
+                // Its caller waits for no loop yet.
+                backend.transport.flush();
+                call.0.move_on();
+                false
+            }
+            Next::Fail(_, status) if !entry.waits => {
+                entry.reply.finish(Err(status.with_not_run()));
+                false
+            }
+            next @ (Next::Wait(..) | Next::Fail(..)) => {
+                // No other snapshot can come meanwhile: this task publishes them.
+                let _ = self.queue.push(entry, version);
+                matches!(next, Next::Wait(_, true))
+            }
+        }
     }
 
     /// A call did not run at a backend, and may be made at another one.

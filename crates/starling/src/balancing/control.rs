@@ -264,9 +264,9 @@ impl Balancer {
                 None => Status::unavailable(format!("{name} has no backends")),
             };
         }
-        let mut reasons: Vec<String> = control.listed.iter().map(Listed::reason).collect();
-        let more = reasons.len().saturating_sub(QUOTED);
-        reasons.truncate(QUOTED);
+        let quoted = control.listed.iter().take(QUOTED);
+        let mut reasons: Vec<String> = quoted.map(Listed::reason).collect();
+        let more = control.listed.len().saturating_sub(QUOTED);
         if more > 0 {
             reasons.push(format!("and {more} more"));
         }

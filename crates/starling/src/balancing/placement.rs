@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use starling_endpoint::Status;
+use starling_endpoint::{MetadataView, Status};
 
 use super::backend::Backend;
 use crate::plane::{CallResult, Reply};
@@ -62,8 +62,37 @@ pub(super) struct Routing {
     pub(super) pin: Option<Pin>,
 }
 
-/// Where a stream is.
-pub(super) type Pin = Arc<Mutex<Option<Attempt>>>;
+/// Where a stream is, if a backend has it. It counts as outstanding there until it ends.
+#[derive(Clone, Default)]
+pub(super) struct Pin(Arc<Mutex<Option<Attempt>>>);
+
+impl Pin {
+    pub(super) fn set(&self, backend: &Arc<Backend>) {
+        let former = self.0.lock().replace(Attempt::begin(backend));
+        // Without the lock: it may be the last reference to a backend.
+        drop(former);
+    }
+
+    /// The stream looks for a backend.
+    pub(super) fn leave(&self) {
+        let former = self.0.lock().take();
+        drop(former);
+    }
+
+    pub(super) fn backend(&self) -> Option<Arc<Backend>> {
+        let attempt = self.0.lock();
+        attempt.as_ref().map(|attempt| Arc::clone(&attempt.backend))
+    }
+
+    /// Takes in how the stream ended there.
+    pub(super) fn handle_end(&self, is_ok: bool, trailers: MetadataView<'_>) {
+        if let Some(attempt) = &mut *self.0.lock()
+            && attempt.end()
+        {
+            attempt.backend.handle_end(is_ok, trailers);
+        }
+    }
+}
 
 /// A call at a backend. It counts as outstanding there until it ends.
 pub(crate) struct Attempt {
@@ -97,19 +126,36 @@ impl Attempt {
         self
     }
 
-    pub(super) fn backend(&self) -> &Arc<Backend> {
-        &self.backend
-    }
-
     /// Takes in how the call ended. A call that its caller gave up says nothing of the backend.
     pub(crate) fn handle_end(&mut self, result: &CallResult) {
-        self.has_ended = true;
-        self.backend.end_call();
-        self.backend.handle_result(result);
+        self.end();
+        // A stream counts by its end, not by its first response.
+        if self.pin().is_none() {
+            let metadata = result.as_ref().map(|(response, _)| response.metadata());
+            let is_ok = metadata.is_ok();
+            self.backend.handle_end(is_ok, metadata.unwrap_or_default());
+        }
+    }
+
+    /// The place of the stream that the call begins.
+    fn pin(&self) -> Option<&Pin> {
+        self.routing.as_ref()?.pin.as_ref()
+    }
+
+    /// False if it has ended before.
+    fn end(&mut self) -> bool {
+        let is_first = !std::mem::replace(&mut self.has_ended, true);
+        if is_first {
+            self.backend.end_call();
+        }
+        is_first
     }
 
     /// The call did not run here: has it made at another backend, if that may help.
     pub(crate) fn give_back(mut self, reply: Reply, status: Status) {
+        if let Some(pin) = self.pin() {
+            pin.leave();
+        }
         let mut routing = self.routing.take().unwrap_or_default();
         routing.tried.push(self.backend.id);
         let balancer = match self.is_pinned {
@@ -126,8 +172,6 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if !self.has_ended {
-            self.backend.end_call();
-        }
+        self.end();
     }
 }

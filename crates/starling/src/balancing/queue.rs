@@ -102,7 +102,7 @@ pub(super) struct Queue(Mutex<State>);
 
 /// What becomes of an operation that is to wait.
 pub(super) enum Queued {
-    /// It waits. If true, the background has to hear of its deadline.
+    /// It waits, or its caller has given it up. If true, the background has to hear of its deadline.
     Waits(bool),
     /// There is a newer snapshot than that by which it was to wait: it may not have to.
     Again(Entry),
@@ -117,6 +117,13 @@ impl Queue {
         }
         if let Some(placement) = entry.reply.call().0.placement() {
             placement.leave();
+        }
+        // What gave it up meanwhile went to the backend that had it before.
+        if entry.reply.call().is_abandoned() {
+            drop(state);
+            // Without the lock: its permit wakes a caller.
+            drop(entry);
+            return Queued::Waits(false);
         }
         let is_earlier = entry.deadline.is_some_and(|deadline| {
             let is_earlier = state.earliest.is_none_or(|earliest| deadline < earliest);
@@ -155,5 +162,34 @@ impl Queue {
         drop(state);
         // Without the lock: its permit wakes a caller.
         drop(removed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> (CallHandle, Entry) {
+        let wait_for_ready = true;
+        let call = CallHandle::unattended(Operation::Connect { wait_for_ready });
+        let entry = Entry::new(Reply::new(call.clone()), None, |_| None);
+        (call, entry.expect("its caller waits"))
+    }
+
+    #[test]
+    fn an_operation_that_its_caller_has_given_up_does_not_wait() {
+        let queue = Queue::default();
+        let (call, waits) = entry();
+        assert!(matches!(queue.push(waits, 0), Queued::Waits(false)));
+        assert!(!queue.is_empty());
+        call.0.abandon();
+        queue.remove(&call);
+        assert!(queue.is_empty());
+        // Given up between two backends: what cancels it may have come before.
+        let (call, moves) = entry();
+        call.0.abandon();
+        queue.remove(&call);
+        assert!(matches!(queue.push(moves, 0), Queued::Waits(false)));
+        assert!(queue.is_empty());
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use starling_endpoint::Status;
+use starling_endpoint::{Metadata, Status};
 use starling_io::MessageMemory;
 
 use super::backend::Backend;
@@ -20,21 +20,19 @@ use crate::stats::ThreadStats;
 
 pub(super) struct StreamTransport {
     channel: BalancedTransport,
-    /// Where the stream is. It counts as outstanding there as long as it lives.
+    /// The stream is for this backend.
+    only: Option<Arc<Backend>>,
     pin: Pin,
 }
 
 impl StreamTransport {
-    pub(super) fn new(channel: BalancedTransport) -> Self {
+    /// Of a stream that is for `only`, or for any backend.
+    pub(super) fn new(channel: BalancedTransport, only: Option<Arc<Backend>>) -> Self {
         Self {
             channel,
+            only,
             pin: Pin::default(),
         }
-    }
-
-    fn backend(&self) -> Option<Arc<Backend>> {
-        let pin = self.pin.lock();
-        pin.as_ref().map(|attempt| Arc::clone(attempt.backend()))
     }
 }
 
@@ -51,13 +49,19 @@ impl Transport for StreamTransport {
     fn start(&self, reply: Reply) {
         if !begins_stream(&reply) {
             // Without a backend the stream was given up before it had one.
-            if let Some(backend) = self.backend() {
+            if let Some(backend) = self.pin.backend() {
                 backend.transport.start(reply);
             }
             return;
         }
+        if let Some(only) = &self.only {
+            self.pin.set(only);
+            return only.transport.start(reply);
+        }
+        // If it begins again, the backend before has nothing of it any more.
+        self.pin.leave();
         let routing = Routing {
-            pin: Some(Arc::clone(&self.pin)),
+            pin: Some(self.pin.clone()),
             ..Routing::default()
         };
         self.channel
@@ -66,21 +70,26 @@ impl Transport for StreamTransport {
     }
 
     fn cancel(&self, call: &CallHandle) {
-        match self.backend() {
+        match self.pin.backend() {
             Some(backend) => backend.transport.cancel(call),
             None => self.channel.cancel(call),
         }
     }
 
     fn flush(&self) {
-        if let Some(backend) = self.backend() {
+        if let Some(backend) = self.pin.backend() {
             backend.transport.flush();
         }
     }
 
     fn drive(&self, call: Option<&CallHandle>, waiting: &mut Waiting) -> bool {
-        let backend = self.backend();
+        let backend = self.pin.backend();
         backend.is_some_and(|backend| backend.transport.drive(call, waiting))
+    }
+
+    fn handle_stream_end(&self, is_ok: bool, trailers: Option<&Metadata>) {
+        let trailers = trailers.map(Metadata::view);
+        self.pin.handle_end(is_ok, trailers.unwrap_or_default());
     }
 
     fn takes_compressed(&self) -> bool {
@@ -101,5 +110,52 @@ impl Transport for StreamTransport {
 
     fn stats(&self) -> Result<ThreadStats, Status> {
         self.channel.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use starling_balance::{LoadBalancing, Resolved};
+
+    use super::*;
+    use crate::address::Address;
+    use crate::balancing::settings::{Balancing, Source};
+    use crate::plane::Operation;
+
+    #[test]
+    fn a_stream_that_is_given_up_while_it_begins_again_does_not_wait_on() {
+        let nobody = "mem://nobody-has-the-stream";
+        let channel = BalancedTransport::new(Balancing {
+            name: nobody.to_owned(),
+            source: Source::List(vec![nobody.to_owned()]),
+            policy: LoadBalancing::pick_first(),
+            health: None,
+            idle_timeout: None,
+            max_age: None,
+            own_endpoint: None,
+        })
+        .expect("an address");
+        let stream = StreamTransport::new(channel.clone(), None);
+        let balancer = channel.balancer();
+        let address = Address::parse(nobody).expect("an address");
+        let before = Backend::new(
+            1,
+            Resolved::from(nobody),
+            balancer.open(&address).expect("a transport"),
+            &balancer.this,
+            Waker::noop(),
+            None,
+            None,
+        );
+        stream.pin.set(&before);
+        let wait_for_ready = true;
+        let call = CallHandle::unattended(Operation::Connect { wait_for_ready });
+        stream.start(Reply::new(call.clone()));
+        call.0.abandon();
+        stream.cancel(&call);
+        assert!(balancer.queue.is_empty());
+        assert_eq!(before.outstanding(), 0);
     }
 }

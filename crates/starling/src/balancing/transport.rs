@@ -100,7 +100,7 @@ impl Transport for BalancedTransport {
     }
 
     fn for_stream(&self) -> Option<Arc<dyn Transport>> {
-        Some(Arc::new(StreamTransport::new(self.clone())))
+        Some(Arc::new(StreamTransport::new(self.clone(), None)))
     }
 
     fn takes_compressed(&self) -> bool {
@@ -148,6 +148,11 @@ impl Transport for OneBackend {
 
     fn drive(&self, call: Option<&CallHandle>, waiting: &mut Waiting) -> bool {
         self.backend.transport.drive(call, waiting)
+    }
+
+    fn for_stream(&self) -> Option<Arc<dyn Transport>> {
+        let only = Some(Arc::clone(&self.backend));
+        Some(Arc::new(StreamTransport::new(self.channel.clone(), only)))
     }
 
     fn loop_id(&self) -> usize {

@@ -15,6 +15,7 @@ use crate::driver::{DirectTransport, Driver};
 use crate::error::Error;
 use crate::interceptor::Interceptors;
 use crate::lookup;
+use crate::metrics::SharedRecorders;
 use crate::permits::Permits;
 use crate::plane::Transport;
 use crate::policy::CallPolicy;
@@ -290,6 +291,7 @@ impl ChannelBuilder {
             address,
             time: self.time,
             policy: policy.map(Arc::new),
+            recorders: SharedRecorders::default(),
             permits: Permits::new(self.capacity),
             fail_when_full: self.fail_when_full,
             process: forks(),

@@ -1,12 +1,15 @@
 //! Interceptors of a server: a method with them is a method.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use parking_lot::Mutex;
 use starling_endpoint::{
-    Encoding, Metadata, MethodPath, OwnedMessage, RequestView, ResponseBuilder, ResponseMessage,
-    Status, UnaryFn, WorkerFn,
+    Cancellation, Encoding, Metadata, MethodPath, OwnedMessage, RequestView, ResponseBuilder,
+    ResponseMessage, Status, UnaryFn, WorkerFn,
 };
 use starling_message::MethodDescriptor;
 
@@ -206,6 +209,19 @@ fn nested(around: MethodInterceptors, handler: Handler) -> MethodHandler {
     }))
 }
 
+/// The output of `run`, unless it waits when nobody waits for the call any more: then the worker is for other calls.
+async fn unless_cancelled<T>(
+    cancellation: &Cancellation,
+    run: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    let (mut run, mut cancelled) = (pin!(run), pin!(cancellation.cancelled()));
+    poll_fn(|cx| match run.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(result),
+        Poll::Pending => cancelled.as_mut().poll(cx).map(Err),
+    })
+    .await
+}
+
 fn worker(around: MethodInterceptors, handler: Arc<WorkerFn>) -> MethodHandler {
     let handler = Handler::Worker(handler);
     MethodHandler::Worker(Arc::new(move |request, response| {
@@ -214,7 +230,9 @@ fn worker(around: MethodInterceptors, handler: Arc<WorkerFn>) -> MethodHandler {
             peer: request.peer().clone(),
             cancellation: request.cancellation().cloned().unwrap_or_default(),
         };
-        let answer = block_on(around.run(request.to_owned(), call, &handler))?;
+        let cancellation = call.cancellation.clone();
+        let answer = around.run(request.to_owned(), call, &handler);
+        let answer = block_on(unless_cancelled(&cancellation, answer))?;
         let (head, tail) = answer.body.into_parts();
         response.body().extend_from_slice(&head);
         if let Some(tail) = tail {

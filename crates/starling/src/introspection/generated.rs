@@ -3755,7 +3755,7 @@ mod __items {
         LIST_CALLS_RESPONSE_LAYOUT
     );
     impl<'a> ListCallsResponseView<'a> {
-        /// By side, address and method; at most 256.
+        /// By side, address and method; at most 64.
         #[inline]
         pub fn series(self) -> __rt::RepeatedView<'a, CallSeries> {
             __rt::RepeatedView::of(self.0, 0)
@@ -3807,7 +3807,7 @@ mod __items {
         }
     }
     impl ListCallsResponse {
-        /// By side, address and method; at most 256.
+        /// By side, address and method; at most 64.
         #[inline]
         pub fn series(&self) -> __rt::RepeatedView<'_, CallSeries> {
             self.view().series()

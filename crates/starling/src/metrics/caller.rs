@@ -7,7 +7,7 @@ use std::time::Instant;
 use starling_endpoint::Code;
 use starling_metrics::Recorder;
 
-use super::client::shared_recorder;
+use super::client::SharedRecorders;
 use crate::interceptor::BoxFuture;
 use crate::plane::{CallResult, OutgoingCall};
 
@@ -21,11 +21,15 @@ pub(crate) struct CallerMeasure {
 
 impl CallerMeasure {
     /// A call begins, which the endpoint is not to count. `None`: metrics are not enabled.
-    pub(crate) fn begin(address: &str, call: &mut OutgoingCall) -> Option<Self> {
+    pub(crate) fn begin(
+        recorders: &SharedRecorders,
+        address: &str,
+        call: &mut OutgoingCall,
+    ) -> Option<Self> {
         super::is_enabled().then(|| {
             call.counted_by_caller = true;
             let message = &call.message;
-            let recorder = shared_recorder(address, message.path.as_str());
+            let recorder = recorders.of(address, message.method.0, message.path.as_str());
             recorder.begin();
             Self {
                 recorder,

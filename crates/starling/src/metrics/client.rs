@@ -81,14 +81,55 @@ pub(super) enum Place {
     Elsewhere,
 }
 
+/// Methods by their ids, in places that do not change: without a lock, by open addressing.
+struct Places {
+    /// 0: the place is free.
+    methods: [AtomicU32; PLACES],
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            methods: std::array::from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+}
+
+impl Places {
+    /// The place of a method.
+    #[inline]
+    fn of(&self, method: u32) -> usize {
+        let spread = method.wrapping_mul(0x9e37_79b1) >> (u32::BITS - PLACES.trailing_zeros());
+        for step in 0..LOOKS {
+            let place = (spread as usize + step) % PLACES;
+            match self.methods[place].load(Ordering::Relaxed) {
+                0 => return self.add(place, method),
+                known if known == method => return place,
+                _ => {}
+            }
+        }
+        OTHER
+    }
+
+    /// Takes a free place, unless another thread does.
+    #[cold]
+    fn add(&self, place: usize, method: u32) -> usize {
+        let (order, known) = (Ordering::Relaxed, &self.methods[place]);
+        match known.compare_exchange(0, method, order, order) {
+            Ok(_) => place,
+            Err(other) if other == method => place,
+            Err(_) => OTHER,
+        }
+    }
+}
+
 /// The recorders of methods, by their places; the last one is that of the methods for which there is no place.
 type Recorders<R> = [OnceLock<R>; PLACES + 1];
 
 /// The recorders of the calls that one endpoint makes to one address.
 pub(crate) struct ClientMetrics {
     address: Arc<str>,
-    /// The ids of methods, by open addressing; 0: the place is free.
-    methods: [AtomicU32; PLACES],
+    places: Places,
     /// Those of the endpoint's thread.
     own: Recorders<TurnRecorder>,
     /// Those of other threads.
@@ -101,7 +142,7 @@ impl ClientMetrics {
     pub(crate) fn of(address: &str, executor: &Executor) -> Option<Self> {
         super::is_enabled().then(|| Self {
             address: address.into(),
-            methods: std::array::from_fn(|_| AtomicU32::new(0)),
+            places: Places::default(),
             own: std::array::from_fn(|_| OnceLock::new()),
             shared: OnceLock::new(),
             turns: executor.turns.clone(),
@@ -129,7 +170,7 @@ impl ClientMetrics {
         at: Place,
         now_ns: u64,
     ) -> Measured {
-        let place = self.place_of(method);
+        let place = self.places.of(method);
         match at {
             Place::Endpoint => self.own(place, path).begin(),
             Place::Elsewhere => self.shared(place, path).begin(),
@@ -200,30 +241,21 @@ impl ClientMetrics {
             _ => (Arc::clone(&self.address), path),
         }
     }
+}
 
-    /// The place of a method.
-    #[inline]
-    fn place_of(&self, method: u32) -> usize {
-        let spread = method.wrapping_mul(0x9e37_79b1) >> (u32::BITS - PLACES.trailing_zeros());
-        for step in 0..LOOKS {
-            let place = (spread as usize + step) % PLACES;
-            match self.methods[place].load(Ordering::Relaxed) {
-                0 => return self.add(place, method),
-                known if known == method => return place,
-                _ => {}
-            }
-        }
-        OTHER
-    }
+/// The recorders of a channel's methods that all threads of the process share: found without a lock, but for the
+/// first time.
+#[derive(Default)]
+pub(crate) struct SharedRecorders(OnceLock<Box<(Places, Recorders<Arc<Recorder>>)>>);
 
-    /// Takes a free place, unless another thread does.
-    #[cold]
-    fn add(&self, place: usize, method: u32) -> usize {
-        let (order, known) = (Ordering::Relaxed, &self.methods[place]);
-        match known.compare_exchange(0, method, order, order) {
-            Ok(_) => place,
-            Err(other) if other == method => place,
-            Err(_) => OTHER,
+impl SharedRecorders {
+    /// That of a method of this channel.
+    pub(super) fn of(&self, address: &str, method: u32, path: &str) -> Arc<Recorder> {
+        let empty = || Box::new((Places::default(), std::array::from_fn(|_| OnceLock::new())));
+        let (places, recorders) = &**self.0.get_or_init(empty);
+        match places.of(method) {
+            OTHER => shared_recorder(address, path),
+            place => Arc::clone(recorders[place].get_or_init(|| shared_recorder(address, path))),
         }
     }
 }
@@ -231,11 +263,13 @@ impl ClientMetrics {
 /// Recorders that are kept though nobody uses them.
 const KEPT: usize = 256;
 
+type Known = HashMap<(Arc<str>, Arc<str>), Arc<Recorder>>;
+
+static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+
 /// A recorder that all threads of the process share, for what is rare or long: streams, and calls that wait for
 /// a full channel.
-pub(super) fn shared_recorder(address: &str, path: &str) -> Arc<Recorder> {
-    type Known = HashMap<(Arc<str>, Arc<str>), Arc<Recorder>>;
-    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+fn shared_recorder(address: &str, path: &str) -> Arc<Recorder> {
     let mut known = KNOWN.lock();
     let known = known.get_or_insert_default();
     let key = (Arc::from(address), Arc::from(path));
@@ -277,5 +311,34 @@ pub(crate) fn record_queue(
     {
         recorder.begin();
         recorder.end(code, waited_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_call_of_a_method_waits_for_the_recorders_of_the_process() {
+        let recorders = SharedRecorders::default();
+        let other = SharedRecorders::default();
+        let (address, path) = ("udp://recorders:1", "/a.A/B");
+        let first = recorders.of(address, 7, path);
+        assert!(Arc::ptr_eq(&first, &other.of(address, 7, path)));
+        assert!(!Arc::ptr_eq(&first, &recorders.of(address, 8, "/a.A/C")));
+        let _others = KNOWN.lock();
+        assert!(Arc::ptr_eq(&first, &recorders.of(address, 7, path)));
+    }
+
+    #[test]
+    fn methods_for_which_there_is_no_place_have_their_recorders_all_the_same() {
+        let recorders = SharedRecorders::default();
+        let path = |method: u32| format!("/a.Many/M{method}");
+        let address = "udp://recorders:2";
+        let of = |method| recorders.of(address, method, &path(method));
+        let all: Vec<_> = (1..=2 * PLACES as u32).map(of).collect();
+        for (method, recorder) in (1..).zip(&all) {
+            assert!(Arc::ptr_eq(recorder, &of(method)), "{method}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A page for a scraper: the least of HTTP/1.1 that Prometheus, a browser and `curl` ask for.
 //!
-//! One thread, one connection at a time, each with a second for its request and another for each write of the
-//! answer: a page is asked for every few seconds. Whoever reads slowly holds up the others.
+//! One thread, one connection at a time, each with a second for its request and five for the answer: a page is asked
+//! for every few seconds. Whoever reads slowly holds up the others for that long.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -15,8 +15,10 @@ use starling_io::{Fault, IoError};
 
 use crate::error::Error;
 
-/// How long a client may take to send its request, and to read the answer.
+/// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it may take to read the whole answer.
+const READING: Duration = Duration::from_secs(5);
 /// Bytes of a request's head, at most.
 const MAX_HEAD: usize = 8 << 10;
 
@@ -96,8 +98,43 @@ fn answer_all(listener: &TcpListener, is_closed: &AtomicBool) {
     }
 }
 
-fn answer(mut connection: TcpStream) -> io::Result<()> {
-    connection.set_write_timeout(Some(PATIENCE))?;
+/// A connection that is of use until a time, however little comes or goes at once.
+struct Timed {
+    connection: TcpStream,
+    until: Instant,
+}
+
+impl Timed {
+    /// The time that is left, for a system call that takes no time of 0.
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.connection.set_read_timeout(self.left()?)?;
+        self.connection.read(bytes)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.connection.set_write_timeout(self.left()?)?;
+        self.connection.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.connection.flush()
+    }
+}
+
+fn answer(connection: TcpStream) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    let mut connection = Timed { connection, until };
     let head = read_head(&mut connection)?;
     let line = head.lines().next().unwrap_or_default();
     let mut words = line.split(' ');
@@ -121,6 +158,7 @@ fn answer(mut connection: TcpStream) -> io::Result<()> {
          Content-Length: {}\r\n{allow}Connection: close\r\n\r\n",
         body.len()
     );
+    connection.until = Instant::now() + READING;
     connection.write_all(head.as_bytes())?;
     if method != "HEAD" {
         connection.write_all(body.as_bytes())?;
@@ -129,20 +167,44 @@ fn answer(mut connection: TcpStream) -> io::Result<()> {
 }
 
 /// The request up to its empty line, or as much as may be.
-fn read_head(connection: &mut TcpStream) -> io::Result<String> {
-    let until = Instant::now() + PATIENCE;
+fn read_head(connection: &mut Timed) -> io::Result<String> {
     let (mut head, mut part) = (Vec::new(), [0; 1024]);
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        connection.set_read_timeout(Some(left))?;
         let count = connection.read(&mut part)?;
         head.extend_from_slice(&part[..count]);
         let is_whole = head.windows(4).any(|window| window == b"\r\n\r\n");
         if count == 0 || is_whole || head.len() >= MAX_HEAD {
             return Ok(String::from_utf8_lossy(&head).into_owned());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_takes_a_little_at_a_time_holds_its_place_until_the_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let mut reader = TcpStream::connect(address).expect("it listens");
+        let (connection, _) = listener.accept().expect("a reader");
+        let reading = std::thread::spawn(move || {
+            let mut part = [0; 4096];
+            while matches!(reader.read(&mut part), Ok(count) if count > 0) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let until = Instant::now() + Duration::from_millis(200);
+        let mut connection = Timed { connection, until };
+        // At 4 MB a second, at most, it takes some 15 s.
+        let error = connection.write_all(&vec![0; 64 << 20]);
+        let kind = error.expect_err("it is slow").kind();
+        assert!(
+            matches!(kind, io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock),
+            "{kind}"
+        );
+        drop(connection);
+        reading.join().expect("no panic");
     }
 }

@@ -8,7 +8,7 @@ use starling_endpoint::Code;
 use starling_message::MethodDescriptor;
 use starling_metrics::Recorder;
 
-use super::client::shared_recorder;
+use super::client::SharedRecorders;
 use crate::streaming::{StreamEnd, StreamObserver, observed_end};
 
 /// A server's end whose messages are counted. Its handler's future is measured elsewhere.
@@ -33,13 +33,14 @@ impl StreamObserver for ServerMessages {
 /// A client's end that is measured, if metrics are enabled.
 pub(crate) fn client_end(
     end: Arc<dyn StreamEnd>,
+    recorders: &SharedRecorders,
     address: &str,
     method: &'static MethodDescriptor,
 ) -> Arc<dyn StreamEnd> {
     if !super::is_enabled() {
         return end;
     }
-    let recorder = shared_recorder(address, method.path);
+    let recorder = recorders.of(address, method.id, method.path);
     recorder.begin();
     let call = ClientStreamCall {
         recorder,

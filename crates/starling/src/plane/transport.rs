@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use starling_endpoint::{CallDescriptor, CallNumber, Encoding, OwnedMessage, Status};
+use starling_endpoint::{CallDescriptor, CallNumber, Encoding, Metadata, OwnedMessage, Status};
 use starling_io::MessageMemory;
 use starling_message::MethodDescriptor;
 
@@ -57,6 +57,12 @@ pub trait Transport: Send + Sync {
     /// for it has only one.
     fn for_stream(&self) -> Option<Arc<dyn Transport>> {
         None
+    }
+
+    /// The stream that this is for, see [`Transport::for_stream`], has ended, with these trailers. Not if its client
+    /// has given it up.
+    fn handle_stream_end(&self, is_ok: bool, trailers: Option<&Metadata>) {
+        let _ = (is_ok, trailers);
     }
 
     /// Calls [`DeadlineWaker::wake`] at this time, unless the waker is cancelled before.

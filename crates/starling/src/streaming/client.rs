@@ -83,6 +83,13 @@ impl Route {
         }
     }
 
+    /// The stream has ended there.
+    fn handle_end(&self, is_ok: bool, trailers: Option<&Metadata>) {
+        if let Self::Channel(_, Some(own)) = self {
+            own.handle_stream_end(is_ok, trailers);
+        }
+    }
+
     /// The caller begins to wait.
     fn drive(&self, waiting: &mut Waiting) {
         if let Some(transport) = self.transport() {
@@ -281,6 +288,7 @@ impl ClientEnd {
             && let Some(until) = first.handle_end(shared, call.number(), &result)
         {
             drop(state);
+            self.route.handle_end(false, None);
             let timer = first.timer(Weak::clone(&self.this));
             return shared.transport.wake_at(until, timer);
         }
@@ -288,6 +296,7 @@ impl ClientEnd {
             Some(first) => result.map_err(|status| first.with_attempts(status)),
             None => result,
         };
+        let was_over = stream.is_over();
         let progress = stream.handle_response(result.and_then(|(message, its_encoding)| {
             let position = message.stream().ok_or_else(|| {
                 Status::internal("the server answered a stream as if it were a single call")
@@ -308,6 +317,9 @@ impl ClientEnd {
                 body,
             })
         }));
+        if let Some(is_ok) = stream.is_ok().filter(|_| !was_over) {
+            self.route.handle_end(is_ok, stream.trailers());
+        }
         let wakers = match progress {
             true => [state.reader.take(), state.writer.take()],
             false => [None, None],

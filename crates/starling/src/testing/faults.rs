@@ -39,7 +39,7 @@ impl Fault {
     }
 
     /// The call waits for this time before it goes on, by the clock of the channel or the server. With
-    /// [`Duration::MAX`] it waits until its deadline; at a server's worker method for good, with its worker.
+    /// [`Duration::MAX`] it waits until its deadline, or until it is cancelled.
     pub fn delay(time: Duration) -> Self {
         Self::delay_between(time, time)
     }

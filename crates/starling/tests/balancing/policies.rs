@@ -1,16 +1,18 @@
 //! Each policy divides calls as it says.
 
+use std::net::UdpSocket;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use starling::{
     CallOptions, Channel, FailurePercentage, LOAD_REPORT_KEY, LoadBalancing, LoadReport,
     OutlierDetection, RingHash, Weighting,
 };
 use starling_test_protos::test::TestClient;
 
-use crate::common::{Gate, payload, shm_address, wait_until};
+use crate::common::{Gate, LONG, impatient, payload, serve, shm_address, wait_until};
 use crate::script::{MILLI, Script, serve_script, unavailable};
 use crate::{Servers, addresses_of, end_server, runs, servers, shares, until_ready, until_shares};
 
@@ -142,6 +144,76 @@ fn pick_first_stays_at_one_server_and_goes_on_when_it_is_gone() {
     }
     let runs = gates.map(|gate| gate.runs.load(Ordering::SeqCst));
     assert!(runs == [10, 0] || runs == [0, 10], "{runs:?}");
+}
+
+/// Hands datagrams to a server and back until it is stopped. What is sent to it then is lost.
+struct Relay {
+    address: String,
+    is_stopped: Arc<AtomicBool>,
+}
+
+impl Relay {
+    fn start(server: &str) -> Self {
+        let socket = || Arc::new(UdpSocket::bind("127.0.0.1:0").expect("a port"));
+        let (front, back) = (socket(), socket());
+        let server = server.trim_start_matches("udp://");
+        back.connect(server).expect("an address");
+        let address = front.local_addr().expect("it is bound");
+        let client = Arc::new(Mutex::new(None));
+        let is_stopped = Arc::new(AtomicBool::new(false));
+        std::thread::spawn({
+            let (front, back) = (Arc::clone(&front), Arc::clone(&back));
+            let (client, is_stopped) = (Arc::clone(&client), Arc::clone(&is_stopped));
+            move || {
+                let mut bytes = [0; 65_536];
+                while let Ok((len, from)) = front.recv_from(&mut bytes) {
+                    *client.lock() = Some(from);
+                    if !is_stopped.load(Ordering::SeqCst) {
+                        let _ = back.send(&bytes[..len]);
+                    }
+                }
+            }
+        });
+        std::thread::spawn({
+            let is_stopped = Arc::clone(&is_stopped);
+            move || {
+                let mut bytes = [0; 65_536];
+                while let Ok(len) = back.recv(&mut bytes) {
+                    let client = *client.lock();
+                    if let (Some(client), false) = (client, is_stopped.load(Ordering::SeqCst)) {
+                        let _ = front.send_to(&bytes[..len], client);
+                    }
+                }
+            }
+        });
+        Self {
+            address: format!("udp://{address}"),
+            is_stopped,
+        }
+    }
+}
+
+#[test]
+fn pick_first_does_not_wait_for_a_lost_server_that_does_not_answer() {
+    let (first, first_gate) = serve("udp://127.0.0.1:0");
+    let relay = Relay::start(first.address());
+    let second = shm_address();
+    let mut config = impatient();
+    // An attempt to connect does not fail by itself.
+    config.protocol.connect_timeout_ns = 10 * LONG.as_nanos() as u64;
+    let channel = Channel::balanced([&relay.address, &second])
+        .load_balancing(LoadBalancing::pick_first())
+        .endpoint_config(config)
+        .lazy()
+        .expect("a channel");
+    let options = CallOptions::waiting().timeout(LONG);
+    let client = TestClient::new(channel).with_options(options);
+    wait_until(|| client.echo(&payload(b"")).wait().is_ok());
+    assert!(first_gate.runs.load(Ordering::SeqCst) > 0);
+    let (_second, second_gate) = serve(&second);
+    relay.is_stopped.store(true, Ordering::SeqCst);
+    wait_until(|| client.echo(&payload(b"")).wait().is_ok());
+    assert_eq!(second_gate.runs.load(Ordering::SeqCst), 1);
 }
 
 #[test]

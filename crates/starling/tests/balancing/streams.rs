@@ -4,9 +4,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use starling::testing::{Fault, Faults};
 use starling::{
-    CallOptions, Channel, Code, HedgingPolicy, MethodConfig, RetryPolicy, ServerHandle,
-    ServiceConfig, Status, StreamReceiver,
+    CallOptions, Channel, Code, FailurePercentage, HedgingPolicy, LoadBalancing, MethodConfig,
+    OutlierDetection, RetryPolicy, ServerHandle, ServiceConfig, Status, StreamReceiver,
 };
 use starling_test_protos::streams::{Number, StreamsClient};
 
@@ -18,9 +19,14 @@ use crate::until_ready;
 type Streaming = (ServerHandle, std::sync::Arc<Counts>, Script);
 
 fn serve(address: &str) -> Streaming {
+    serve_with(address, Faults::with_seed(0))
+}
+
+fn serve_with(address: &str, faults: Faults) -> Streaming {
     let script = Script::default();
     let (builder, counts) = builder(address);
-    let server = builder.interceptor(script.clone()).build();
+    let builder = builder.interceptor(script.clone()).interceptor(faults);
+    let server = builder.build();
     let server = server.expect("a server").spawn().expect("threads");
     (server, counts, script)
 }
@@ -252,4 +258,85 @@ fn a_stream_goes_on_at_a_server_that_shuts_down_and_the_next_one_begins_elsewher
         let finished = ending.join().expect("no panic").expect("no device fails");
         assert!(finished, "a stream was left behind");
     }
+}
+
+/// A channel that ejects each server of which a call fails.
+fn ejecting(servers: &[Streaming]) -> (Channel, StreamsClient<Channel>) {
+    let criterion = FailurePercentage {
+        minimum_hosts: 1,
+        request_volume: 1,
+        ..FailurePercentage::default()
+    };
+    let detection = OutlierDetection::default()
+        .interval(20 * MILLI)
+        .ejection_time(LONG, LONG)
+        .by_failure_percentage(criterion);
+    let policy = LoadBalancing::round_robin().outlier_detection(detection);
+    let addresses = servers.iter().map(|it| it.0.address());
+    let channel = Channel::balanced(addresses).load_balancing(policy);
+    let channel = starling::block_on(channel.connect()).expect("servers");
+    until_ready(&channel, servers.len());
+    (channel.clone(), StreamsClient::new(channel))
+}
+
+/// How an echo of so many messages ends.
+fn echo(client: &StreamsClient<Channel>, messages: u64) -> Result<(), Status> {
+    let (mut sender, mut receiver) = client.echo();
+    for value in 0..messages {
+        // Its failure is the receiver's, too.
+        let _ = sender.send_wait(&number(value, 0));
+        let back = receiver.wait()?.expect("an echo");
+        assert_eq!(back.message().value(), value);
+    }
+    drop(sender);
+    match receiver.wait()? {
+        Some(_) => panic!("more than was sent"),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn a_server_whose_streams_fail_is_ejected() {
+    // With its first message, and later. Of any server, and of this one.
+    for (sent, any) in [(0, true), (3, true), (3, false)] {
+        let addresses = [shm_address(), shm_address()];
+        let faults = Faults::with_seed(1).add("streams.Streams", Fault::cut_stream(sent));
+        let fails = [false, true];
+        let servers = std::array::from_fn::<_, 2, _>(|index| match fails[index] {
+            false => serve(&addresses[index]),
+            true => serve_with(&addresses[index], faults.clone()),
+        });
+        let (channel, client) = ejecting(&servers);
+        let each = channel.each_backend();
+        wait_until(|| {
+            match any {
+                true => _ = echo(&client, 5),
+                false => {
+                    for one in &each {
+                        _ = echo(&StreamsClient::new(one.clone()), 5);
+                    }
+                }
+            }
+            channel.backends()[1].is_ejected
+        });
+        assert!(!channel.backends()[0].is_ejected);
+        assert_eq!(echo(&client, 5), Ok(()));
+    }
+}
+
+#[test]
+fn a_stream_that_its_client_gives_up_says_nothing_of_the_server() {
+    let servers = two(&shm_address());
+    let (channel, client) = ejecting(&servers);
+    for _ in 0..20 {
+        let (mut sender, mut receiver) = client.echo();
+        sender.send_wait(&number(1, 0)).expect("room");
+        receiver.wait().expect("an echo").expect("an echo");
+        drop(receiver);
+        drop(sender);
+    }
+    // Longer than the interval: of streams that count as failures, one is enough.
+    std::thread::sleep(50 * MILLI);
+    assert_eq!(echo(&client, 1), Ok(()));
+    assert!(channel.backends().iter().all(|it| !it.is_ejected));
 }

@@ -1,6 +1,9 @@
 //! Calls of channels none of whose servers can be reached.
 
+use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Wake, Waker};
 
 use starling::{CallOptions, Channel, ChannelState, Code};
 use starling_test_protos::test::TestClient;
@@ -93,6 +96,42 @@ fn calls_of_a_dropped_channel_end_as_if_it_were_there() {
     assert_eq!(call.wait().expect("an answer").message().bytes(), b"answer");
     assert_eq!(echo.wait().expect("an echo").message().bytes(), b"echo");
     end_server(server);
+}
+
+/// A caller's waker that panics.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        std::panic::resume_unwind(Box::new("a caller's waker panics, as this test wants"));
+    }
+}
+
+#[test]
+fn a_waker_that_panics_harms_no_other_call() {
+    let address = shm_address();
+    let channel = Channel::balanced([&address]).lazy().expect("a channel");
+    let client = TestClient::new(channel).with_options(CallOptions::waiting());
+    let begin = |call: CallOptions, waker: &Waker| {
+        let mut call = Box::pin(client.echo_with(&payload(b""), &call));
+        let polled = call.as_mut().poll(&mut Context::from_waker(waker));
+        assert!(polled.is_pending(), "there is no server");
+        call
+    };
+    let bomb = Waker::from(Arc::new(Bomb));
+    let waiting = CallOptions::waiting;
+    let late = begin(waiting().timeout(20 * MILLI), &bomb);
+    let broken = begin(waiting(), &bomb);
+    let behind: Vec<_> = (0..10).map(|_| begin(waiting(), Waker::noop())).collect();
+    // Its deadline passes before the others have a server.
+    let status = starling::block_on(late).expect_err("no server");
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    let (_server, _gate) = serve(&address);
+    for call in behind {
+        starling::block_on(call).expect("a server");
+    }
+    starling::block_on(broken).expect("a server");
+    client.echo(&payload(b"")).wait().expect("a server");
 }
 
 #[test]

@@ -47,7 +47,9 @@ impl Balancer {
         };
         let mut tried = control.listed.iter().filter(|it| begun(it));
         let none_is_pending = tried.all(|it| it.readiness == Readiness::Failed);
-        if none_is_pending || control.first.next_at.is_some_and(|at| now >= at) {
+        // One that has lost its connection is the first attempt: its time begins now.
+        let next_at = *control.first.next_at.get_or_insert(now + STAGGER_NS);
+        if none_is_pending || now >= next_at {
             self.begin_backend(control, next, now);
             control.first.next_at = Some(now + STAGGER_NS);
         }
