@@ -52,6 +52,10 @@ pub const DEFAULT_WINDOW: u32 = 256 << 10;
 /// An end that has not heard from the other one yet assumes this window.
 const FIRST_WINDOW: u32 = 64 << 10;
 
+/// Bytes of items that wait to be sent, however large the other end says that its window is, and one item
+/// more.
+const MOST_WAITING: usize = DEFAULT_WINDOW as usize;
+
 /// Small items are bundled up to so many bytes: with its headers, a bundle fits one packet of the devices
 /// that have the largest ones.
 pub const BUNDLE_BYTES: usize = 60 << 10;
