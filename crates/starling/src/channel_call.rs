@@ -19,7 +19,7 @@ use crate::options::CallOptions;
 use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
 use crate::policy::CallPolicy;
-use crate::streaming::Route;
+use crate::streaming::{Route, StreamAccount};
 use crate::time::Time;
 
 /// The state that the clones of a channel and their calls share.
@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) policy: Option<Arc<CallPolicy>>,
     pub(crate) permits: Arc<Permits>,
     pub(crate) fail_when_full: bool,
+    /// What the channel's streams hold.
+    pub(crate) streams: Arc<StreamAccount>,
     /// The process that made the channel; see [`forks`].
     pub(crate) process: u32,
     /// What the channel was made with. None if it was given its transport.
@@ -71,6 +73,7 @@ impl Shared {
             policy: self.policy.clone(),
             permits: Permits::new(self.permits.capacity()),
             fail_when_full: self.fail_when_full,
+            streams: Arc::clone(&self.streams),
             process: self.process,
             settings: None,
             in_child: OnceLock::new(),

@@ -98,20 +98,28 @@ fn pack(
     })
 }
 
-/// Decompresses a body and appends it to `out`. No memory is taken for one that is too long.
-fn unpack(
-    packed: &[u8],
-    CompressedBody { algorithm, len }: CompressedBody,
-    bound: Bound,
-    out: &mut Vec<u8>,
-) -> Result<(), Refused> {
+/// Whether a body may be decompressed by what its header says; its algorithm.
+fn is_unpackable(body: CompressedBody, bound: Bound) -> Result<Algorithm, Refused> {
+    let CompressedBody { algorithm, len } = body;
     let (number, len, most) = (algorithm, len as usize, bound.when_unpacked());
     let algorithm = Algorithm::from_number(number).filter(|it| it.is_available());
     let algorithm = algorithm.ok_or(Refused::Unknown { number })?;
-    if len > most {
-        return Err(Refused::TooLong { len, most });
+    match len <= most {
+        true => Ok(algorithm),
+        false => Err(Refused::TooLong { len, most }),
     }
-    starling_compress::decompress(algorithm, packed, len, out).map_err(Refused::Malformed)
+}
+
+/// Decompresses a body and appends it to `out`. No memory is taken for one that is too long.
+fn unpack(
+    packed: &[u8],
+    body: CompressedBody,
+    bound: Bound,
+    out: &mut Vec<u8>,
+) -> Result<(), Refused> {
+    let algorithm = is_unpackable(body, bound)?;
+    starling_compress::decompress(algorithm, packed, body.len as usize, out)
+        .map_err(Refused::Malformed)
 }
 
 /// Unpacks what this process has packed itself.

@@ -7,6 +7,7 @@ use starling_endpoint::LocalHandle;
 use starling_io::{Clock, MonotonicClock};
 
 use crate::metrics::Turns;
+use crate::streaming::StreamAccount;
 use crate::time::Time;
 
 pub(crate) struct Executor {
@@ -15,6 +16,8 @@ pub(crate) struct Executor {
     pub(crate) turns: Option<Arc<Turns>>,
     clock: MonotonicClock,
     pub(crate) time: Time,
+    /// What the streams hold that the futures open.
+    pub(crate) streams: Arc<StreamAccount>,
     /// State of the generator for jitter.
     random: AtomicU64,
 }
@@ -32,6 +35,7 @@ impl Executor {
             turns,
             clock,
             time,
+            streams: StreamAccount::of_client(None),
             random: AtomicU64::new(seed | 1),
         })
     }

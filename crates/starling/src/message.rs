@@ -16,6 +16,7 @@ use starling_msgbuf::spare;
 
 use crate::coding::MethodCoding;
 use crate::nested::NestedContext;
+use crate::streaming::StreamItem;
 use crate::time::Time;
 
 /// What a listener has for a handler.
@@ -131,10 +132,12 @@ where
 
 /// A received message that outlives its datagram: as received, or decoded from protobuf.
 #[derive(Clone)]
-enum Kept<M> {
+enum Kept<M: Message> {
     /// Validated.
     Native(OwnedMessage),
     Decoded(M, Metadata),
+    /// The only message of a stream. It counts as the stream's as long as it is here.
+    Item(StreamItem<'static, M>, Metadata),
 }
 
 impl<M: Message> fmt::Debug for Kept<M> {
@@ -163,19 +166,21 @@ impl<M: Message> Kept<M> {
         match self {
             Self::Native(message) => M::view_of(Reader::root(message.body())),
             Self::Decoded(message, _) => message.view(),
+            Self::Item(item, _) => item.message(),
         }
     }
 
     fn metadata(&self) -> MetadataView<'_> {
         match self {
             Self::Native(message) => message.metadata(),
-            Self::Decoded(_, metadata) => metadata.view(),
+            Self::Decoded(_, metadata) | Self::Item(_, metadata) => metadata.view(),
         }
     }
 
     fn into_message(self) -> M {
         match self {
             Self::Decoded(message, _) => message,
+            Self::Item(item, _) => item.into_message(),
             Self::Native(message) => {
                 let (buffer, body_at) = message.into_parts();
                 let (bytes, _) = buffer.into_parts();
@@ -207,9 +212,13 @@ impl<Q: Message> OwnedRequest<Q> {
     }
 
     /// The only request of a call with a stream of responses.
-    pub(crate) fn of_stream(message: Q, metadata: Metadata, context: &NestedContext) -> Self {
+    pub(crate) fn of_stream(
+        item: StreamItem<'static, Q>,
+        metadata: Metadata,
+        context: &NestedContext,
+    ) -> Self {
         Self {
-            kept: Kept::Decoded(message, metadata),
+            kept: Kept::Item(item, metadata),
             deadline: context.deadline(),
             peer: context.peer().clone(),
         }

@@ -8,6 +8,7 @@
 //!
 //! The rules of streams are in `starling_stream`. Here they meet calls, wakers and message types.
 
+mod account;
 mod again;
 mod bundle;
 mod client;
@@ -37,6 +38,7 @@ use crate::nested::NestedContext;
 use crate::options::CallOptions;
 use crate::plane::Waiting;
 
+pub(crate) use account::{HeldBytes, StreamAccount};
 pub use bundle::{StreamBundle, StreamBundleIter};
 pub(crate) use client::{ClientEnd, Route, belongs_to_parent};
 pub use item::StreamItem;
@@ -112,6 +114,13 @@ pub(crate) trait StreamEnd: Send + Sync {
         cx: &mut Context<'_>,
         waiting: &mut Waiting,
     ) -> Poll<Result<Option<(Items, Encoding)>, Status>>;
+
+    /// Counts bytes of items that this end's reader is to have beyond those that came, before there is memory
+    /// for them.
+    ///
+    /// # Errors
+    /// If the streams of this end hold too much.
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status>;
 
     /// An item is not of the stream's type: the other end's fault. Ends the stream, and returns how.
     fn reject(&self, why: &str) -> Status;
@@ -200,7 +209,7 @@ pub async fn receive_only<Q: Message>(
     mut requests: StreamReceiver<Q>,
     context: &NestedContext,
 ) -> Result<OwnedRequest<Q>, Status> {
-    let message = requests.only().await?.into_message();
+    let item = requests.only().await?;
     let metadata = requests.metadata().unwrap_or_default();
-    Ok(OwnedRequest::of_stream(message, metadata, context))
+    Ok(OwnedRequest::of_stream(item, metadata, context))
 }

@@ -45,8 +45,9 @@ pub use outgoing::{Bundle, LentBundle};
 pub use server::{Answer, Arrival, ServerStream, gone};
 
 /// Bytes that the sender of items may have sent beyond what the reader has taken, unless the user sets
-/// another number. A stream's memory at each end is at most twice this, and three messages, one of which
-/// the reader has.
+/// another number. Messages that wait for the reader take at most twice this, 120 KiB and one message, and
+/// the reader has one. Of those beyond the window the users of this crate may take less
+/// ([`ServerStream::is_within_window`]).
 pub const DEFAULT_WINDOW: u32 = 256 << 10;
 
 /// An end that has not heard from the other one yet assumes this window.

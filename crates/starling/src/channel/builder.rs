@@ -18,6 +18,7 @@ use crate::lookup;
 use crate::permits::Permits;
 use crate::plane::Transport;
 use crate::policy::CallPolicy;
+use crate::streaming::StreamAccount;
 use crate::testing::TestClock;
 use crate::threads;
 use crate::time::Time;
@@ -39,6 +40,7 @@ pub struct ChannelBuilder {
     balancing: BalancingOptions,
     service_config: Option<Arc<ServiceConfig>>,
     retry_buffer: (usize, usize),
+    max_stream_bytes: Option<usize>,
 }
 
 /// Those that make a channel a balanced one.
@@ -66,6 +68,7 @@ impl ChannelBuilder {
             balancing: BalancingOptions::default(),
             service_config: None,
             retry_buffer: CallPolicy::BUFFER,
+            max_stream_bytes: None,
         }
     }
 
@@ -181,6 +184,18 @@ impl ChannelBuilder {
         self
     }
 
+    /// What the channel's streams hold in all beyond their windows
+    /// ([`CallOptions::stream_window`](crate::CallOptions::stream_window)): messages that came and did not fit,
+    /// and compressed ones when they are decompressed, until the reader drops them. A stream with one more ends
+    /// with RESOURCE_EXHAUSTED. The default is 512 MiB.
+    ///
+    /// Within its window a stream holds up to twice as much: what waits, and what is read. The streams of the
+    /// channels of an [`Endpoint`](crate::Endpoint) have the default together.
+    pub fn max_stream_bytes(mut self, bytes: usize) -> Self {
+        self.max_stream_bytes = Some(bytes);
+        self
+    }
+
     /// A channel that connects with its first call.
     ///
     /// # Errors
@@ -292,6 +307,7 @@ impl ChannelBuilder {
             policy: policy.map(Arc::new),
             permits: Permits::new(self.capacity),
             fail_when_full: self.fail_when_full,
+            streams: StreamAccount::of_client(self.max_stream_bytes),
             process: forks(),
             settings,
             in_child: OnceLock::new(),

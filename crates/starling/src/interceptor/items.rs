@@ -22,7 +22,7 @@ use starling_stream::Items;
 use super::body::{Body, check_type};
 use super::{BoxFuture, Side};
 use crate::plane::Waiting;
-use crate::streaming::{SingleItems, StreamEnd};
+use crate::streaming::{HeldBytes, SingleItems, StreamEnd};
 
 /// One message of a stream, see [`InterceptedCall::on_requests`](super::InterceptedCall::on_requests).
 pub struct InterceptedItem {
@@ -340,6 +340,10 @@ impl StreamEnd for HookedEnd {
                 return Poll::Ready(Ok(Some((items, body.encoding()))));
             }
         }
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        self.inner.hold(bytes)
     }
 
     fn reject(&self, why: &str) -> Status {

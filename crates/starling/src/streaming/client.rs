@@ -15,6 +15,7 @@ use starling_io::forks;
 use starling_message::{Bytes, MethodDescriptor};
 use starling_stream::{Bundle, ClientEvent, ClientStream, Items, StreamRequest, StreamResponse};
 
+use super::account::{HeldBytes, StreamAccount, body_of};
 use super::again::FirstRequest;
 use super::{StreamEnd, only_servers_send};
 use crate::call_cell::CallCell;
@@ -45,6 +46,14 @@ impl Route {
             Self::Channel(_, Some(own)) => Some(&**own),
             Self::Channel(shared, None) => Some(&*shared.transport),
             Self::Local(..) => None,
+        }
+    }
+
+    /// What its streams hold.
+    fn account(&self) -> &Arc<StreamAccount> {
+        match self {
+            Self::Channel(shared, _) => &shared.streams,
+            Self::Local(_, executor) => &executor.streams,
         }
     }
 
@@ -295,12 +304,10 @@ impl ClientEnd {
             *encoding = its_encoding;
             *is_coded |= position.flags.has(StreamFlags::CODED);
             let (status, metadata) = (message.stream_status(), message.to_metadata());
-            let (buffer, body_at) = message.into_parts();
-            let (bytes, _) = buffer.into_parts();
-            let body = match bytes.len() > body_at {
-                true => Bytes::from(bytes).slice(body_at..),
-                false => Bytes::new(),
-            };
+            let mut body = body_of(message);
+            if !stream.is_within_window(&body) {
+                body = self.hold(body.len())?.around(body);
+            }
             Ok(StreamResponse {
                 position,
                 status,
@@ -520,6 +527,10 @@ impl StreamEnd for ClientEnd {
             }
             Some((ClientEvent::End(result), _)) => Poll::Ready(result.map(|()| None)),
         }
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        self.route.account().hold(None, bytes)
     }
 
     fn reject(&self, why: &str) -> Status {

@@ -10,7 +10,7 @@ use starling_endpoint::{Code, Encoding, Metadata, Status};
 use starling_message::Bytes;
 use starling_stream::{Bundle, ItemSlices, Items, LENGTH};
 
-use super::StreamEnd;
+use super::{HeldBytes, StreamEnd};
 use crate::coding::plain_len;
 use crate::plane::Waiting;
 
@@ -176,6 +176,10 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
             Poll::Pending => {}
         }
         next
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        self.end.hold(bytes)
     }
 
     fn reject(&self, why: &str) -> Status {

@@ -16,6 +16,7 @@ use starling_message::Bytes;
 use starling_stream::{Answer, Arrival, Bundle, Items, ServerStream};
 
 use super::StreamEnd;
+use super::account::{HeldBytes, StreamAccount, body_of};
 use super::open_bundle::{self, Open, Owner};
 use super::table::{Key, Streams};
 use crate::plane::{StreamingFuture, Waiting};
@@ -46,6 +47,7 @@ impl State {
 pub(crate) struct ServerEnd {
     this: Weak<Self>,
     table: Weak<Streams>,
+    account: Arc<StreamAccount>,
     key: Key,
     local: LocalHandle,
     encoding: Encoding,
@@ -78,6 +80,7 @@ impl ServerEnd {
             codes: AtomicBool::new(false),
             this: Weak::clone(this),
             table: Arc::downgrade(table),
+            account: Arc::clone(&table.account),
             key,
             local,
             encoding,
@@ -110,15 +113,18 @@ impl ServerEnd {
         let cancelled = reply.poll_cancelled(&mut Context::from_waker(&waker));
         let encoding = request.encoding();
         let is_coded = position.flags.has(StreamFlags::CODED);
-        let (buffer, body_at) = request.into_parts();
-        let (bytes, _) = buffer.into_parts();
-        let body = match bytes.len() > body_at {
-            true => Bytes::from(bytes).slice(body_at..),
-            false => Bytes::new(),
-        };
+        let body = body_of(request);
         let mut state = self.state.lock();
+        let (body, full) = match self.counted(&state, body) {
+            Ok(body) => (body, None),
+            Err(status) => (Bytes::new(), Some(status)),
+        };
         let arrival = state.stream.handle_request(position, body, reply);
-        if let Poll::Ready(status) = cancelled {
+        let cancelled = match cancelled {
+            Poll::Ready(status) => Some(status),
+            Poll::Pending => full,
+        };
+        if let Some(status) = cancelled {
             return self.abort_with(state, status);
         }
         let arrival = match arrival {
@@ -145,6 +151,14 @@ impl ServerEnd {
         // The task that goes on has something to say, perhaps: its answer and this one are one.
         drop(state);
         wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Items that came, which count if they are beyond the window.
+    fn counted(&self, state: &State, body: Bytes) -> Result<Bytes, Status> {
+        match state.stream.is_within_window(&body) {
+            true => Ok(body),
+            false => self.hold(body.len()).map(|held| held.around(body)),
+        }
     }
 
     /// Ends the stream at once.
@@ -506,6 +520,10 @@ impl StreamEnd for ServerEnd {
         state.reader = Some(cx.waker().clone());
         self.flush(state);
         Poll::Pending
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        self.account.hold(Some(self.key.peer), bytes)
     }
 
     fn reject(&self, why: &str) -> Status {

@@ -9,6 +9,7 @@ use starling_endpoint::Code;
 use super::*;
 use crate::method_options::MethodOptions;
 use crate::options::MessageOptions;
+use crate::streaming::{HeldBytes, StreamAccount};
 
 /// Hands out what was pushed.
 #[derive(Default)]
@@ -16,6 +17,7 @@ struct Loop {
     items: Mutex<VecDeque<Bytes>>,
     failed: Mutex<Option<Status>>,
     is_coded: bool,
+    account: Option<Arc<StreamAccount>>,
 }
 
 impl StreamEnd for Loop {
@@ -49,6 +51,12 @@ impl StreamEnd for Loop {
     ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
         let item = self.items.lock().pop_front();
         Poll::Ready(Ok(item.map(|item| (Items::one(&item), Encoding::Native))))
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        let unbounded = || StreamAccount::of_client(None);
+        let account = self.account.clone().unwrap_or_else(unbounded);
+        account.hold(None, bytes)
     }
 
     fn reject(&self, why: &str) -> Status {
@@ -104,6 +112,34 @@ fn all(compression: Compression) -> MessageOptions {
         max_request_bytes: Some(50_000),
         max_response_bytes: Some(40_000),
         ..MessageOptions::default()
+    }
+}
+
+/// Whether it is packed or not: what a reader gets has memory of its own.
+#[test]
+fn what_is_unpacked_counts_until_the_reader_drops_it() {
+    for len in [50, 5_000] {
+        let inner = Arc::new(Loop {
+            is_coded: true,
+            account: Some(StreamAccount::of_client(Some(2 * len))),
+            ..Loop::default()
+        });
+        let end = client(&inner, &all(Compression::lz4().min_bytes(100)));
+        for _ in 0..4 {
+            end.push(&vec![1; len], None, false).expect("it is open");
+        }
+        let first = read(&*end).expect("room").expect("an item");
+        let part = first.slice(7..);
+        let second = read(&*end).expect("room").expect("an item");
+        drop((first, second));
+        let third = read(&*end).expect("room").expect("an item");
+        assert_eq!((part.len(), third.len()), (len - 7, len));
+        let status = read(&*end).expect_err("no room");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        assert!(status.message().contains("max_stream_bytes"), "{status}");
+        let failed = inner.failed.lock().clone().expect("the stream has ended");
+        assert_eq!(failed.code(), Code::ResourceExhausted);
+        drop((part, third));
     }
 }
 
