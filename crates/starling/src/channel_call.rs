@@ -221,7 +221,7 @@ impl RawCall {
     ) -> Self {
         let has_attempts = (shared.policy.as_ref()).is_some_and(|it| it.makes_several(&call));
         if interceptors.is_empty() && coding.is_none() && !has_attempts {
-            return Self::by_policy(shared, call, Bound::default());
+            return Self::by_policy(shared, call, Bound::at_client(None));
         }
         let measure = CallerMeasure::begin(&shared.address, &mut call);
         if interceptors.is_empty() && measure.is_none() {
@@ -263,7 +263,7 @@ impl RawCall {
             shared: Arc::clone(shared),
             progress,
             waiting: Waiting::default(),
-            bound: Bound::default(),
+            bound: Bound::at_client(None),
         }
     }
 

@@ -322,13 +322,16 @@ where
         let coding = Arc::new(coding);
         MethodHandler::Nested(Arc::new(move |message, call| {
             let context = NestedContext::new(&channels, call);
-            let (encoding, coding) = (message.encoding(), Arc::clone(&coding));
-            let (message, accepts) = coding.open_owned(message)?;
-            let request = OwnedRequest::<Q>::receive(message, encoding, &context)?;
-            let metadata = context.response_metadata();
-            let future = handler(context, request);
+            let (handler, coding) = (Arc::clone(&handler), Arc::clone(&coding));
             Ok(Box::pin(async move {
-                let response = future.await.map_err(Status::with_run)?;
+                // Here, because this may run in another thread than the one that received the request, which
+                // has other clients.
+                let encoding = message.encoding();
+                let (message, accepts) = coding.open_owned(message)?;
+                let request = OwnedRequest::<Q>::receive(message, encoding, &context)?;
+                let metadata = context.response_metadata();
+                let response = handler(context, request).await;
+                let response = response.map_err(Status::with_run)?;
                 let metadata = std::mem::take(&mut *metadata.lock());
                 coding.seal_message(accepts, respond(&response, encoding, metadata)?)
             }))

@@ -28,8 +28,8 @@ impl MethodCoding {
         Self {
             path,
             compression: options.compression,
-            request: Bound::new(options.max_request_bytes),
-            response: Bound::new(options.max_response_bytes),
+            request: Bound::at_server(options.max_request_bytes),
+            response: Bound::at_server(options.max_response_bytes),
         }
     }
 
@@ -44,7 +44,7 @@ impl MethodCoding {
 
     #[cold]
     fn too_long(&self, len: usize) -> Status {
-        let most = self.request.0;
+        let most = self.request.most;
         self.refused(Refused::TooLong { len, most })
     }
 
@@ -62,7 +62,7 @@ impl MethodCoding {
         Status::resource_exhausted(format!(
             "a {what} of {} has {len} bytes, and the server sends {} at most: ask for less, or have the \
              server raise MethodOptions::max_response_bytes",
-            self.path, self.response.0
+            self.path, self.response.most
         ))
     }
 

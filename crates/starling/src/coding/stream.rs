@@ -72,7 +72,7 @@ pub(crate) fn coded_at_server(
     coding: &MethodCoding,
 ) -> Arc<dyn StreamEnd> {
     let compression = coding.compression_for(end.accepts());
-    let is_bounded = coding.request != Bound::default() || coding.response != Bound::default();
+    let is_bounded = coding.request.is_set() || coding.response.is_set();
     if compression.is_none() && !is_bounded && !end.is_coded() {
         return end;
     }
@@ -121,7 +121,7 @@ impl CodedEnd {
         match self.incoming.allows(len) {
             true => Ok(()),
             false => {
-                let most = self.incoming.0;
+                let most = self.incoming.most;
                 Err(self.refuse(Refused::TooLong { len, most }))
             }
         }
