@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use starling_endpoint::Status;
 use starling_io::forks;
+use starling_message::protobuf::DecodeLimits;
 
 use crate::balancing::BalancedTransport;
 use crate::call_cell::CallCell;
@@ -19,7 +20,7 @@ use crate::options::CallOptions;
 use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
 use crate::policy::CallPolicy;
-use crate::streaming::{Route, StreamAccount};
+use crate::streaming::{ByteAccount, Route};
 use crate::time::Time;
 
 /// The state that the clones of a channel and their calls share.
@@ -34,7 +35,9 @@ pub(crate) struct Shared {
     pub(crate) permits: Arc<Permits>,
     pub(crate) fail_when_full: bool,
     /// What the channel's streams hold.
-    pub(crate) streams: Arc<StreamAccount>,
+    pub(crate) streams: Arc<ByteAccount>,
+    /// What messages may take that come in protobuf.
+    pub(crate) decode: DecodeLimits,
     /// The process that made the channel; see [`forks`].
     pub(crate) process: u32,
     /// What the channel was made with. None if it was given its transport.
@@ -74,6 +77,7 @@ impl Shared {
             permits: Permits::new(self.permits.capacity()),
             fail_when_full: self.fail_when_full,
             streams: Arc::clone(&self.streams),
+            decode: self.decode,
             process: self.process,
             settings: None,
             in_child: OnceLock::new(),
@@ -242,6 +246,11 @@ impl RawCall {
             None => call,
         };
         Self::with(shared, Progress::Intercepted(call))
+    }
+
+    /// What the response may take if it comes in protobuf.
+    pub(crate) fn decode_limits(&self) -> &DecodeLimits {
+        &self.shared.decode
     }
 
     /// The backend that has the call, or had it last; 0: none.

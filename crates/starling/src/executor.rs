@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use starling_endpoint::LocalHandle;
 use starling_io::{Clock, MonotonicClock};
+use starling_message::protobuf::DecodeLimits;
 
 use crate::metrics::Turns;
-use crate::streaming::StreamAccount;
+use crate::streaming::ByteAccount;
 use crate::time::Time;
 
 pub(crate) struct Executor {
@@ -17,7 +18,9 @@ pub(crate) struct Executor {
     clock: MonotonicClock,
     pub(crate) time: Time,
     /// What the streams hold that the futures open.
-    pub(crate) streams: Arc<StreamAccount>,
+    pub(crate) streams: Arc<ByteAccount>,
+    /// What responses and messages of streams may take that come in protobuf.
+    pub(crate) decode: DecodeLimits,
     /// State of the generator for jitter.
     random: AtomicU64,
 }
@@ -29,13 +32,15 @@ impl Executor {
         time: Time,
         seed: u64,
         turns: Option<Arc<Turns>>,
+        decode: DecodeLimits,
     ) -> Arc<Self> {
         Arc::new(Self {
             local,
             turns,
             clock,
             time,
-            streams: StreamAccount::of_client(None),
+            streams: ByteAccount::of_client(None),
+            decode,
             random: AtomicU64::new(seed | 1),
         })
     }

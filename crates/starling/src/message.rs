@@ -147,15 +147,19 @@ impl<M: Message> fmt::Debug for Kept<M> {
 }
 
 impl<M: Message> Kept<M> {
-    fn receive(message: OwnedMessage, encoding: Encoding) -> Result<Self, String> {
+    fn receive(
+        message: OwnedMessage,
+        encoding: Encoding,
+        limits: &DecodeLimits,
+    ) -> Result<Self, String> {
         match encoding {
             Encoding::Native => {
                 validate(M::LAYOUT, message.body()).map_err(|error| error.to_string())?;
                 Ok(Self::Native(message))
             }
             Encoding::Protobuf => {
-                let decoded = M::from_protobuf(message.body(), DecodeLimits::default())
-                    .map_err(|error| error.to_string())?;
+                let decoded =
+                    M::from_protobuf(message.body(), *limits).map_err(|error| error.to_string())?;
                 Ok(Self::Decoded(decoded, message.to_metadata()))
             }
         }
@@ -202,13 +206,22 @@ impl<Q: Message> OwnedRequest<Q> {
     pub(crate) fn receive(
         message: OwnedMessage,
         encoding: Encoding,
+        limits: &DecodeLimits,
         context: &NestedContext,
     ) -> Result<Self, Status> {
         Ok(Self {
-            kept: Kept::receive(message, encoding).map_err(malformed_request)?,
+            kept: Kept::receive(message, encoding, limits).map_err(malformed_request)?,
             deadline: context.deadline(),
             peer: context.peer().clone(),
         })
+    }
+
+    /// Bytes of memory that it takes beyond those that came.
+    pub(crate) fn decoded_len(&self) -> usize {
+        match &self.kept {
+            Kept::Decoded(message, _) => message.arena().memory_len(),
+            Kept::Native(_) | Kept::Item(..) => 0,
+        }
     }
 
     /// The only request of a call with a stream of responses.
@@ -276,11 +289,15 @@ impl<P: Message> fmt::Debug for Response<P> {
 }
 
 impl<P: Message> Response<P> {
-    pub(crate) fn receive(message: OwnedMessage, encoding: Encoding) -> Result<Self, Status> {
+    pub(crate) fn receive(
+        message: OwnedMessage,
+        encoding: Encoding,
+        limits: &DecodeLimits,
+    ) -> Result<Self, Status> {
         let malformed =
             |error| Status::internal(format!("the server's response is malformed: {error}"));
         Ok(Self {
-            kept: Kept::receive(message, encoding).map_err(malformed)?,
+            kept: Kept::receive(message, encoding, limits).map_err(malformed)?,
         })
     }
 
@@ -397,7 +414,7 @@ fn serve_protobuf<Q: Message, P: Message>(
     response: &mut ResponseBuilder<'_>,
     handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
 ) -> Result<(), Status> {
-    let decoded = Q::from_protobuf(body, DecodeLimits::default()).map_err(malformed_request)?;
+    let decoded = Q::from_protobuf(body, here.coding.decode).map_err(malformed_request)?;
     let metadata = Mutex::new(Metadata::default());
     let request = Request::new(decoded.view(), request, here, &metadata);
     let mut built = P::default();

@@ -109,8 +109,8 @@ macro_rules! settings_methods {
         ///
         /// A stream that stays within its window holds up to twice as much: what waits, and what its handler
         /// reads. A client may send one message more, of any size; and at most twice the window, 120 KiB and
-        /// a message wait. What is beyond the window, and what messages are when they are decompressed, counts
-        /// in [`max_stream_bytes`](Self::max_stream_bytes) as long as the handler has it.
+        /// a message wait. What is beyond the window, and what messages are when they are decompressed or decoded,
+        /// counts in [`max_stream_bytes`](Self::max_stream_bytes) as long as the handler has it.
         pub fn stream_window(mut self, bytes: u32) -> Self {
             self.settings.registry.streams.window = bytes.max(1);
             self
@@ -141,6 +141,20 @@ macro_rules! settings_methods {
         /// further streams take one message at a time. The default is 64 MiB.
         pub fn max_stream_bytes_per_client(mut self, bytes: usize) -> Self {
             self.settings.registry.streams.bytes = bytes;
+            self
+        }
+
+        /// What a message may take in memory that comes in protobuf, as from a peer with another version of the
+        /// schema: requests, messages of streams, and responses of the calls that handlers make or, of an
+        /// endpoint, of its own calls. The default is 256 bytes for each byte that came and 64 KiB, at most
+        /// 256 MiB.
+        ///
+        /// Requests of async handlers are bounded together, while these run: what they became may be as much
+        /// as [`EndpointConfig::max_waiting_bytes`](crate::EndpointConfig) once more, of which a client may
+        /// have as much as is free. One more ends with RESOURCE_EXHAUSTED. Messages of streams count in
+        /// [`max_stream_bytes`](Self::max_stream_bytes).
+        pub fn decode_limits(mut self, limits: impl Into<$crate::DecodeLimits>) -> Self {
+            self.settings.registry.decode = limits.into();
             self
         }
 

@@ -17,6 +17,7 @@ mod limits;
 mod observed;
 mod open_bundle;
 mod receiver;
+mod route;
 mod sender;
 mod server;
 mod single_items;
@@ -29,6 +30,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use starling_compress::AlgorithmSet;
 use starling_endpoint::{Encoding, Metadata, Status};
+use starling_message::protobuf::DecodeLimits;
 use starling_message::{Bytes, Message, MethodDescriptor};
 use starling_stream::{Bundle, Items};
 
@@ -38,13 +40,14 @@ use crate::nested::NestedContext;
 use crate::options::CallOptions;
 use crate::plane::Waiting;
 
-pub(crate) use account::{HeldBytes, StreamAccount};
+pub(crate) use account::{ByteAccount, HeldBytes};
 pub use bundle::{StreamBundle, StreamBundleIter};
-pub(crate) use client::{ClientEnd, Route, belongs_to_parent};
+pub(crate) use client::{ClientEnd, belongs_to_parent};
 pub use item::StreamItem;
 pub(crate) use limits::StreamLimits;
 pub(crate) use observed::{StreamObserver, observed_end};
 pub use receiver::{Blocking, NextMessage, StreamReceiver};
+pub(crate) use route::Route;
 pub use sender::{StreamCall, StreamSender};
 pub(crate) use single_items::SingleItems;
 pub(crate) use table::Streams;
@@ -121,6 +124,9 @@ pub(crate) trait StreamEnd: Send + Sync {
     /// # Errors
     /// If the streams of this end hold too much.
     fn hold(&self, bytes: usize) -> Result<HeldBytes, Status>;
+
+    /// What an item may take that comes in protobuf.
+    fn decode_limits(&self) -> DecodeLimits;
 
     /// An item is not of the stream's type: the other end's fault. Ends the stream, and returns how.
     fn reject(&self, why: &str) -> Status;

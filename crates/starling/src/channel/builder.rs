@@ -6,6 +6,7 @@ use std::time::Duration;
 use starling_balance::{LoadBalancing, Policy, ServiceConfig};
 use starling_endpoint::{EndpointConfig, Idle};
 use starling_io::forks;
+use starling_message::protobuf::DecodeLimits;
 
 use super::Channel;
 use crate::address::Address;
@@ -18,7 +19,7 @@ use crate::lookup;
 use crate::permits::Permits;
 use crate::plane::Transport;
 use crate::policy::CallPolicy;
-use crate::streaming::StreamAccount;
+use crate::streaming::ByteAccount;
 use crate::testing::TestClock;
 use crate::threads;
 use crate::time::Time;
@@ -41,6 +42,7 @@ pub struct ChannelBuilder {
     service_config: Option<Arc<ServiceConfig>>,
     retry_buffer: (usize, usize),
     max_stream_bytes: Option<usize>,
+    decode: DecodeLimits,
 }
 
 /// Those that make a channel a balanced one.
@@ -69,6 +71,7 @@ impl ChannelBuilder {
             service_config: None,
             retry_buffer: CallPolicy::BUFFER,
             max_stream_bytes: None,
+            decode: DecodeLimits::default(),
         }
     }
 
@@ -186,13 +189,21 @@ impl ChannelBuilder {
 
     /// What the channel's streams hold in all beyond their windows
     /// ([`CallOptions::stream_window`](crate::CallOptions::stream_window)): messages that came and did not fit,
-    /// and compressed ones when they are decompressed, until the reader drops them. A stream with one more ends
-    /// with RESOURCE_EXHAUSTED. The default is 512 MiB.
+    /// and what messages are when they are decompressed or decoded from protobuf, until the reader drops them. A
+    /// stream with one more ends with RESOURCE_EXHAUSTED. The default is 512 MiB.
     ///
     /// Within its window a stream holds up to twice as much: what waits, and what is read. The streams of the
     /// channels of an [`Endpoint`](crate::Endpoint) have the default together.
     pub fn max_stream_bytes(mut self, bytes: usize) -> Self {
         self.max_stream_bytes = Some(bytes);
+        self
+    }
+
+    /// What a response or a message of a stream may take in memory that comes in protobuf, as from a server with
+    /// another version of the schema. The default is 256 bytes for each byte that came and 64 KiB, at most
+    /// 256 MiB.
+    pub fn decode_limits(mut self, limits: impl Into<DecodeLimits>) -> Self {
+        self.decode = limits.into();
         self
     }
 
@@ -307,7 +318,8 @@ impl ChannelBuilder {
             policy: policy.map(Arc::new),
             permits: Permits::new(self.capacity),
             fail_when_full: self.fail_when_full,
-            streams: StreamAccount::of_client(self.max_stream_bytes),
+            streams: ByteAccount::of_client(self.max_stream_bytes),
+            decode: self.decode,
             process: forks(),
             settings,
             in_child: OnceLock::new(),

@@ -6,6 +6,7 @@ use starling_compress::AlgorithmSet;
 use starling_endpoint::{
     Metadata, Msgbuf, OwnedMessage, RequestCoding, ResponseBuilder, ResponseMessage, Status,
 };
+use starling_message::protobuf::DecodeLimits;
 
 use super::{Bound, Refused, name_of, pack, unpack};
 use crate::compression::Compression;
@@ -21,15 +22,17 @@ pub(crate) struct MethodCoding {
     pub(super) compression: Option<Compression>,
     pub(super) request: Bound,
     pub(super) response: Bound,
+    pub(crate) decode: DecodeLimits,
 }
 
 impl MethodCoding {
-    pub(crate) fn new(path: &'static str, options: &MethodOptions) -> Self {
+    pub(crate) fn new(path: &'static str, options: &MethodOptions, decode: DecodeLimits) -> Self {
         Self {
             path,
             compression: options.compression,
             request: Bound::at_server(options.max_request_bytes),
             response: Bound::at_server(options.max_response_bytes),
+            decode,
         }
     }
 

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use starling_compress::AlgorithmSet;
 use starling_endpoint::{CompressedBody, Encoding, Metadata, Status};
 use starling_message::Bytes;
+use starling_message::protobuf::DecodeLimits;
 use starling_stream::{Items, put_item};
 
 use super::client::{CallCoding, refused_by_client, too_long_to_send};
@@ -254,6 +255,10 @@ impl StreamEnd for CodedEnd {
 
     fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
         self.inner.hold(bytes)
+    }
+
+    fn decode_limits(&self) -> DecodeLimits {
+        self.inner.decode_limits()
     }
 
     fn reject(&self, why: &str) -> Status {

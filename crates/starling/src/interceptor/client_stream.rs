@@ -19,6 +19,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use starling_endpoint::{Encoding, Metadata, MethodPath, Status};
 use starling_io::forks;
+use starling_message::protobuf::DecodeLimits;
 use starling_message::{Bytes, MethodDescriptor};
 use starling_stream::Items;
 
@@ -408,6 +409,11 @@ impl StreamEnd for ChainedEnd {
     fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
         // Before the stream begins, its messages are the interceptors' own.
         (self.stream()).map_or_else(|| Ok(HeldBytes::default()), |stream| stream.hold(bytes))
+    }
+
+    fn decode_limits(&self) -> DecodeLimits {
+        // Messages of the interceptors' own are not in protobuf.
+        (self.stream()).map_or_else(DecodeLimits::default, |stream| stream.decode_limits())
     }
 
     fn reject(&self, why: &str) -> Status {

@@ -1,11 +1,11 @@
-//! What the streams of a dispatch thread hold, or those of a channel.
+//! What the streams of a dispatch thread hold, or those of a channel; and the decoded requests of one.
 //!
 //! ```text
 //!  a message that comes ── within the window? ── yes ─▶ its bytes are the window's, which was counted when the
 //!                                │                      stream began
 //!                                no
 //!                                ▼
-//!                            StreamAccount ── no room ─▶ the stream ends with RESOURCE_EXHAUSTED
+//!                            ByteAccount ── no room ─▶ the stream ends with RESOURCE_EXHAUSTED
 //!                                ▼
 //!                           counted bytes, until nobody has them
 //! ```
@@ -18,7 +18,6 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use starling_endpoint::{OwnedMessage, Status};
-use starling_io::PeerId;
 use starling_message::Bytes;
 
 use super::limits::{AllHoldings, Holding, StreamLimits};
@@ -30,18 +29,18 @@ const LARGE_BODY: usize = 64 << 10;
 
 #[derive(Debug, Default)]
 struct Sums {
-    clients: HashMap<PeerId, Holding>,
+    clients: HashMap<u64, Holding>,
     all: AllHoldings,
 }
 
-/// What streams hold.
+/// What clients hold, each by its number.
 #[derive(Debug)]
-pub(crate) struct StreamAccount {
+pub(crate) struct ByteAccount {
     limits: StreamLimits,
     sums: Mutex<Sums>,
 }
 
-impl StreamAccount {
+impl ByteAccount {
     /// Of the streams of a dispatch thread.
     pub(super) fn new(limits: StreamLimits) -> Arc<Self> {
         Arc::new(Self {
@@ -63,55 +62,54 @@ impl StreamAccount {
         &self.limits
     }
 
+    /// Of decoded requests that wait for their handlers.
+    pub(crate) fn of_requests(max_bytes: usize) -> Arc<Self> {
+        Self::of_client(Some(max_bytes))
+    }
+
     /// The window of one more stream of a client. None: it has as many as it may.
-    pub(super) fn admit(&self, peer: PeerId) -> Option<u32> {
+    pub(super) fn admit(&self, client: u64) -> Option<u32> {
         let Sums { clients, all } = &mut *self.sums.lock();
-        let mut client = clients.get(&peer).copied().unwrap_or_default();
-        let window = self.limits.admit(&mut client, all)?;
-        clients.insert(peer, client);
+        let mut holding = clients.get(&client).copied().unwrap_or_default();
+        let window = self.limits.admit(&mut holding, all)?;
+        clients.insert(client, holding);
         Some(window)
     }
 
     /// A stream with this window is over.
-    pub(super) fn release(&self, peer: PeerId, window: u32) {
+    pub(super) fn release(&self, client: u64, window: u32) {
         let Sums { clients, all } = &mut *self.sums.lock();
-        let client = clients.entry(peer).or_default();
-        StreamLimits::release(client, all, window);
-        if client.is_empty() {
-            clients.remove(&peer);
+        let holding = clients.entry(client).or_default();
+        StreamLimits::release(holding, all, window);
+        if holding.is_empty() {
+            clients.remove(&client);
         }
     }
 
-    /// Counts bytes beyond the windows. `peer` is None for a client's own streams.
-    pub(crate) fn hold(
-        self: &Arc<Self>,
-        peer: Option<PeerId>,
-        bytes: usize,
-    ) -> Result<HeldBytes, Status> {
+    /// Counts bytes beyond the windows. Without a client, who may have as many as are free, all is one's.
+    /// None: there is no room.
+    pub(crate) fn hold(self: &Arc<Self>, client: Option<u64>, bytes: usize) -> Option<HeldBytes> {
         let Sums { clients, all } = &mut *self.sums.lock();
-        let mut client = peer.map(|peer| clients.get(&peer).copied().unwrap_or_default());
-        if !self.limits.hold(client.as_mut(), all, bytes) {
-            return Err(self.full(bytes, peer.is_some()));
+        let mut holding = client.map(|client| clients.get(&client).copied().unwrap_or_default());
+        if !self.limits.hold(holding.as_mut(), all, bytes) {
+            return None;
         }
-        if let (Some(peer), Some(client)) = (peer, client) {
-            clients.insert(peer, client);
+        if let (Some(client), Some(holding)) = (client, holding) {
+            clients.insert(client, holding);
         }
-        Ok(HeldBytes(Some(Counted {
+        Some(HeldBytes(Some(Counted {
             account: Arc::clone(self),
-            peer,
+            client,
             bytes,
         })))
     }
 
+    /// Why a message of a stream finds no room. `builder` has the setting.
     #[cold]
-    fn full(&self, bytes: usize, at_server: bool) -> Status {
-        let (whose, builder) = match at_server {
-            true => ("the server's", "ServerBuilder"),
-            false => ("this client's", "ChannelBuilder"),
-        };
+    pub(super) fn no_room(&self, bytes: usize, builder: &str) -> Status {
         Status::resource_exhausted(format!(
-            "{whose} streams have no room for {bytes} more bytes of a message, they may hold {} in all: read \
-             messages sooner, send smaller ones, or raise `{builder}::max_stream_bytes`",
+            "streams may hold {} bytes in all, and have no room for {bytes} more of a message: read messages \
+             sooner, send smaller ones, or raise `{builder}::max_stream_bytes`",
             self.limits.all_bytes
         ))
     }
@@ -125,21 +123,21 @@ pub(crate) struct HeldBytes(
 
 #[derive(Debug)]
 struct Counted {
-    account: Arc<StreamAccount>,
-    peer: Option<PeerId>,
+    account: Arc<ByteAccount>,
+    client: Option<u64>,
     bytes: usize,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
         let Sums { clients, all } = &mut *self.account.sums.lock();
-        let Some(peer) = self.peer else {
+        let Some(client) = self.client else {
             return StreamLimits::give_back(None, all, self.bytes);
         };
-        let client = clients.entry(peer).or_default();
-        StreamLimits::give_back(Some(client), all, self.bytes);
-        if client.is_empty() {
-            clients.remove(&peer);
+        let holding = clients.entry(client).or_default();
+        StreamLimits::give_back(Some(holding), all, self.bytes);
+        if holding.is_empty() {
+            clients.remove(&client);
         }
     }
 }

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use starling_compress::AlgorithmSet;
 use starling_endpoint::{Code, Encoding, Metadata, Status};
 use starling_message::Bytes;
+use starling_message::protobuf::DecodeLimits;
 use starling_stream::{Bundle, ItemSlices, Items, LENGTH};
 
 use super::{HeldBytes, StreamEnd};
@@ -180,6 +181,10 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
 
     fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
         self.end.hold(bytes)
+    }
+
+    fn decode_limits(&self) -> DecodeLimits {
+        self.end.decode_limits()
     }
 
     fn reject(&self, why: &str) -> Status {

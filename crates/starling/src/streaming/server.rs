@@ -13,10 +13,11 @@ use starling_endpoint::{
     Cancellation, DeferredReply, Encoding, LocalHandle, Metadata, OwnedMessage, Status, StreamFlags,
 };
 use starling_message::Bytes;
+use starling_message::protobuf::DecodeLimits;
 use starling_stream::{Answer, Arrival, Bundle, Items, ServerStream};
 
 use super::StreamEnd;
-use super::account::{HeldBytes, StreamAccount, body_of};
+use super::account::{ByteAccount, HeldBytes, body_of};
 use super::open_bundle::{self, Open, Owner};
 use super::table::{Key, Streams};
 use crate::plane::{StreamingFuture, Waiting};
@@ -47,7 +48,8 @@ impl State {
 pub(crate) struct ServerEnd {
     this: Weak<Self>,
     table: Weak<Streams>,
-    account: Arc<StreamAccount>,
+    account: Arc<ByteAccount>,
+    decode: DecodeLimits,
     key: Key,
     local: LocalHandle,
     encoding: Encoding,
@@ -81,6 +83,7 @@ impl ServerEnd {
             this: Weak::clone(this),
             table: Arc::downgrade(table),
             account: Arc::clone(&table.account),
+            decode: table.decode,
             key,
             local,
             encoding,
@@ -523,7 +526,12 @@ impl StreamEnd for ServerEnd {
     }
 
     fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
-        self.account.hold(Some(self.key.peer), bytes)
+        let held = self.account.hold(Some(self.key.client()), bytes);
+        held.ok_or_else(|| self.account.no_room(bytes, "ServerBuilder"))
+    }
+
+    fn decode_limits(&self) -> DecodeLimits {
+        self.decode
     }
 
     fn reject(&self, why: &str) -> Status {

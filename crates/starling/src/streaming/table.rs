@@ -7,8 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use starling_endpoint::{Context, Reply, Request, Status, StreamFlags};
 use starling_io::{PacketIo, PeerId};
+use starling_message::protobuf::DecodeLimits;
 
-use super::account::StreamAccount;
+use super::account::ByteAccount;
 use super::limits::StreamLimits;
 use super::server::{HandlerTask, ServerEnd};
 use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
@@ -20,9 +21,16 @@ const SWEEP: Duration = Duration::from_secs(5);
 /// Identifies a stream. Ids are their clients', so another client's do no harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    pub(super) peer: PeerId,
+    peer: PeerId,
     method: u32,
     pub(super) id: u64,
+}
+
+impl Key {
+    /// Whose it is.
+    pub(super) fn client(self) -> u64 {
+        self.peer.0.into()
+    }
 }
 
 struct Entry {
@@ -40,14 +48,16 @@ struct Table {
 
 /// The streams of one dispatch thread, by client, method and id.
 pub(crate) struct Streams {
-    pub(super) account: Arc<StreamAccount>,
+    pub(super) account: Arc<ByteAccount>,
+    pub(super) decode: DecodeLimits,
     table: Mutex<Table>,
 }
 
 impl Streams {
-    pub(crate) fn new(limits: StreamLimits) -> Arc<Self> {
+    pub(crate) fn new(limits: StreamLimits, decode: DecodeLimits) -> Arc<Self> {
         Arc::new(Self {
-            account: StreamAccount::new(limits),
+            account: ByteAccount::new(limits),
+            decode,
             table: Mutex::default(),
         })
     }
@@ -85,7 +95,7 @@ impl Streams {
             reply.set_stream(gone.position, None, 0);
             return reply.ok();
         }
-        let Some(window) = self.account.admit(key.peer) else {
+        let Some(window) = self.account.admit(key.client()) else {
             return reply.refuse(Status::resource_exhausted(format!(
                 "the server keeps at most {} streams for one client; end some, or have the server raise \
                  `max_streams_per_client`",
@@ -183,7 +193,7 @@ impl Streams {
         let entry = table.streams.remove(&key);
         drop(table);
         if let Some(entry) = &entry {
-            self.account.release(key.peer, entry.window);
+            self.account.release(key.client(), entry.window);
         }
         // Without the lock: it may be the last reference to what its handler has.
         drop(entry);
