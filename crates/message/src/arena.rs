@@ -162,6 +162,11 @@ impl Arena {
         self.head_len() + self.tail().map_or(0, |tail| tail.bytes.len())
     }
 
+    /// Bytes of memory that it takes, with room for more. What is held by reference is not its own.
+    pub fn memory_len(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Whether a part of the message is held by reference.
     #[inline]
     pub fn has_tail(&self) -> bool {

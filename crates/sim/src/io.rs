@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use starling_io::{
-    Capabilities, Clock, Datagram, Ecn, Fault, IoError, IoEvent, MAX_BURST, PacketIo,
-    PacketRx, PacketTx, PeerId, Source, TxError, Wake,
+    Capabilities, Clock, Datagram, Ecn, Fault, IoError, IoEvent, MAX_BURST, PacketIo, PacketRx,
+    PacketTx, PeerId, Source, TxError, Wake,
 };
 use starling_prefetch::prefetch;
 

@@ -249,7 +249,9 @@ impl<P: Message> Future for ChannelCall<P> {
         let Poll::Ready(result) = self.raw.poll(cx) else {
             return Poll::Pending;
         };
-        let result = result.and_then(|(bytes, encoding)| Response::receive(bytes, encoding));
+        let result = result.and_then(|(bytes, encoding)| {
+            Response::receive(bytes, encoding, self.raw.decode_limits())
+        });
         if let Some(span) = self.span.take() {
             span.end(&result);
         }

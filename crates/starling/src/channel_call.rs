@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use starling_endpoint::Status;
 use starling_io::forks;
+use starling_message::protobuf::DecodeLimits;
 
 use crate::balancing::BalancedTransport;
 use crate::call_cell::CallCell;
@@ -19,7 +20,7 @@ use crate::options::CallOptions;
 use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
 use crate::policy::CallPolicy;
-use crate::streaming::Route;
+use crate::streaming::{ByteAccount, Route};
 use crate::time::Time;
 
 /// The state that the clones of a channel and their calls share.
@@ -35,6 +36,10 @@ pub(crate) struct Shared {
     pub(crate) recorders: SharedRecorders,
     pub(crate) permits: Arc<Permits>,
     pub(crate) fail_when_full: bool,
+    /// What the channel's streams hold.
+    pub(crate) streams: Arc<ByteAccount>,
+    /// What messages may take that come in protobuf.
+    pub(crate) decode: DecodeLimits,
     /// The process that made the channel; see [`forks`].
     pub(crate) process: u32,
     /// What the channel was made with. None if it was given its transport.
@@ -74,6 +79,8 @@ impl Shared {
             recorders: SharedRecorders::default(),
             permits: Permits::new(self.permits.capacity()),
             fail_when_full: self.fail_when_full,
+            streams: Arc::clone(&self.streams),
+            decode: self.decode,
             process: self.process,
             settings: None,
             in_child: OnceLock::new(),
@@ -221,7 +228,7 @@ impl RawCall {
     ) -> Self {
         let has_attempts = (shared.policy.as_ref()).is_some_and(|it| it.makes_several(&call));
         if interceptors.is_empty() && coding.is_none() && !has_attempts {
-            return Self::by_policy(shared, call, Bound::default());
+            return Self::by_policy(shared, call, Bound::at_client(None));
         }
         let measure = CallerMeasure::begin(&shared.recorders, &shared.address, &mut call);
         if interceptors.is_empty() && measure.is_none() {
@@ -244,6 +251,11 @@ impl RawCall {
         Self::with(shared, Progress::Intercepted(call))
     }
 
+    /// What the response may take if it comes in protobuf.
+    pub(crate) fn decode_limits(&self) -> &DecodeLimits {
+        &self.shared.decode
+    }
+
     /// The backend that has the call, or had it last; 0: none.
     pub(crate) fn backend(&self) -> u64 {
         match &self.progress {
@@ -263,7 +275,7 @@ impl RawCall {
             shared: Arc::clone(shared),
             progress,
             waiting: Waiting::default(),
-            bound: Bound::default(),
+            bound: Bound::at_client(None),
         }
     }
 

@@ -69,7 +69,9 @@ impl ChannelFactory {
         if let Some(channel) = elsewhere.get(&address) {
             return Ok(channel.clone());
         }
-        let channel = Channel::builder(address.as_str()).time(&self.executor.time);
+        let channel = Channel::builder(address.as_str())
+            .time(&self.executor.time)
+            .decode_limits(self.executor.decode);
         let channel = channel.lazy()?.with_interceptors(&self.interceptors);
         elsewhere.insert(address, channel.clone());
         Ok(channel)

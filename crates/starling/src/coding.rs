@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A caller's thread packs its requests and unpacks its responses, so that the event loop behind channels does
-//! neither for it; a server's dispatch thread does both, but for methods that run in workers. Bounds are on
+//! neither for it; a server does both where the handler runs: in a worker, in the user's executor, or else in the
+//! dispatch thread. Bounds are on
 //! messages as their users have them, and are checked before memory is taken for a message that comes.
 
 mod client;
@@ -28,35 +29,43 @@ pub(crate) use fit::{Fitted, fit, packed_by};
 pub(crate) use server::MethodCoding;
 pub(crate) use stream::{coded_at_client, coded_at_server, plain_len};
 
-/// The most bytes of a message that was compressed, unless its receiver has another bound.
-const MAX_DECOMPRESSED: usize = 64 << 20;
+/// The most bytes of a message that was compressed, unless its receiver has another bound: of a server, which is
+/// not asked first, as of gRPC; and of a client, which says that it takes compressed responses.
+const MAX_UNPACKED_AT_SERVER: usize = 4 << 20;
+const MAX_UNPACKED_AT_CLIENT: usize = 64 << 20;
 
-/// A bound on the bytes of messages, if somebody has set one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bound(usize);
-
-impl Default for Bound {
-    fn default() -> Self {
-        Self(usize::MAX)
-    }
+/// A bound on the bytes of messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    /// If somebody has set one.
+    most: usize,
+    /// Of those that were compressed.
+    when_unpacked: usize,
 }
 
 impl Bound {
-    pub(crate) fn new(bytes: Option<usize>) -> Self {
-        bytes.map_or(Self::default(), Self)
+    pub(crate) fn at_client(bytes: Option<usize>) -> Self {
+        Self::or(bytes, MAX_UNPACKED_AT_CLIENT)
+    }
+
+    pub(crate) fn at_server(bytes: Option<usize>) -> Self {
+        Self::or(bytes, MAX_UNPACKED_AT_SERVER)
+    }
+
+    fn or(bytes: Option<usize>, when_unpacked: usize) -> Self {
+        Self {
+            most: bytes.unwrap_or(usize::MAX),
+            when_unpacked: bytes.unwrap_or(when_unpacked),
+        }
     }
 
     #[inline]
     fn allows(self, len: usize) -> bool {
-        len <= self.0
+        len <= self.most
     }
 
-    /// The bound on what is unpacked.
-    fn when_unpacked(self) -> usize {
-        match self.0 {
-            usize::MAX => MAX_DECOMPRESSED,
-            bytes => bytes,
-        }
+    fn is_set(self) -> bool {
+        self.most != usize::MAX
     }
 }
 
@@ -98,25 +107,33 @@ fn pack(
     })
 }
 
+/// Whether a body may be decompressed by what its header says; its algorithm.
+fn is_unpackable(body: CompressedBody, bound: Bound) -> Result<Algorithm, Refused> {
+    let CompressedBody { algorithm, len } = body;
+    let (number, len, most) = (algorithm, len as usize, bound.when_unpacked);
+    let algorithm = Algorithm::from_number(number).filter(|it| it.is_available());
+    let algorithm = algorithm.ok_or(Refused::Unknown { number })?;
+    match len <= most {
+        true => Ok(algorithm),
+        false => Err(Refused::TooLong { len, most }),
+    }
+}
+
 /// Decompresses a body and appends it to `out`. No memory is taken for one that is too long.
 fn unpack(
     packed: &[u8],
-    CompressedBody { algorithm, len }: CompressedBody,
+    body: CompressedBody,
     bound: Bound,
     out: &mut Vec<u8>,
 ) -> Result<(), Refused> {
-    let (number, len, most) = (algorithm, len as usize, bound.when_unpacked());
-    let algorithm = Algorithm::from_number(number).filter(|it| it.is_available());
-    let algorithm = algorithm.ok_or(Refused::Unknown { number })?;
-    if len > most {
-        return Err(Refused::TooLong { len, most });
-    }
-    starling_compress::decompress(algorithm, packed, len, out).map_err(Refused::Malformed)
+    let algorithm = is_unpackable(body, bound)?;
+    starling_compress::decompress(algorithm, packed, body.len as usize, out)
+        .map_err(Refused::Malformed)
 }
 
 /// Unpacks what this process has packed itself.
 fn unpack_own(packed: &[u8], body: CompressedBody, out: &mut Vec<u8>) {
-    let unpacked = unpack(packed, body, Bound(u32::MAX as usize), out);
+    let unpacked = unpack(packed, body, Bound::at_client(Some(u32::MAX as usize)), out);
     unpacked.expect("this process has packed it");
 }
 
@@ -141,28 +158,33 @@ mod tests {
             assert_eq!((packed[..7].to_vec(), body.len), (vec![0; 7], 5_300));
             let packed = &packed[7..];
             let mut out = Vec::new();
-            for bound in [Bound::new(None), Bound::new(Some(5_300))] {
+            for bound in [Bound::at_server(None), Bound::at_client(Some(5_300))] {
                 out.clear();
                 assert_eq!(unpack(packed, body, bound, &mut out), Ok(()));
                 assert_eq!(out, [head.as_slice(), &tail].concat());
             }
             let mut out = Vec::new();
             let (len, most) = (5_300, 5_299);
-            let refused = unpack(packed, body, Bound::new(Some(most)), &mut out);
+            let refused = unpack(packed, body, Bound::at_server(Some(most)), &mut out);
             assert_eq!(refused, Err(Refused::TooLong { len, most }));
             let bomb = CompressedBody {
                 len: u32::MAX,
                 ..body
             };
-            let refused = unpack(packed, bomb, Bound::default(), &mut out);
             let len = u32::MAX as usize;
-            let most = MAX_DECOMPRESSED;
-            assert_eq!(refused, Err(Refused::TooLong { len, most }));
+            let bounds = [
+                (Bound::at_server(None), MAX_UNPACKED_AT_SERVER),
+                (Bound::at_client(None), MAX_UNPACKED_AT_CLIENT),
+            ];
+            for (bound, most) in bounds {
+                let refused = unpack(packed, bomb, bound, &mut out);
+                assert_eq!(refused, Err(Refused::TooLong { len, most }));
+            }
             let unknown = CompressedBody {
                 algorithm: 7,
                 ..body
             };
-            let refused = unpack(packed, unknown, Bound::default(), &mut out);
+            let refused = unpack(packed, unknown, Bound::at_server(None), &mut out);
             assert_eq!(refused, Err(Refused::Unknown { number: 7 }));
             assert_eq!(out.capacity(), 0, "memory was taken");
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use starling_endpoint::{EndpointConfig, Idle, ProtocolConfig, Secrets, Stats, Turn, WorkerConfig};
 use starling_io::{DeviceReport, IoError, MonotonicClock, Wake};
+use starling_message::protobuf::DecodeLimits;
 
 use crate::address::Address;
 use crate::channel_factory::ChannelFactory;
@@ -33,6 +34,8 @@ pub(crate) struct Core<I: Device> {
     pub(crate) executor: Arc<Executor>,
     pub(crate) connections: Arc<Connections>,
     pub(crate) protocol: ProtocolConfig,
+    /// Of its settings.
+    pub(crate) max_waiting_bytes: usize,
     /// Of an endpoint that serves: the streams of its clients.
     pub(crate) streams: Option<Arc<Streams>>,
     /// What others want to know.
@@ -51,6 +54,7 @@ impl<I: Device> Core<I> {
         clock: MonotonicClock,
         time: &Time,
         config: &EndpointConfig,
+        decode: DecodeLimits,
     ) -> Result<Self, Error> {
         let (secrets, seed) = secrets()?;
         let mut config = config.clone();
@@ -58,11 +62,11 @@ impl<I: Device> Core<I> {
             // By a clock that stands still, the time to spin is never over.
             config.idle = Idle::Block;
         }
-        let protocol = config.protocol.clone();
+        let (protocol, max_waiting_bytes) = (config.protocol.clone(), config.max_waiting_bytes);
         let raw = Raw::new(io, clock.clone(), config, secrets)?;
         let turn_ends = TurnEnds::of_endpoint();
         let turns = turn_ends.as_ref().map(|ends| Arc::clone(&ends.turns));
-        let executor = Executor::new(raw.local(), clock, time.clone(), seed, turns);
+        let executor = Executor::new(raw.local(), clock, time.clone(), seed, turns, decode);
         let queue = Arc::new(PollQueue::default());
         let connections = Connections::new(&executor, &queue);
         let woken = Arc::new(Woken {
@@ -74,6 +78,7 @@ impl<I: Device> Core<I> {
             executor,
             connections,
             protocol,
+            max_waiting_bytes,
             streams: None,
             questions: Arc::default(),
             turn_ends,

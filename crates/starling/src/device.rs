@@ -14,6 +14,7 @@ use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 
 pub(crate) use starling_io::Device;
+use starling_message::protobuf::DecodeLimits;
 
 use crate::address::Address;
 use crate::core::{AnyCore, Core};
@@ -72,6 +73,7 @@ pub(crate) trait DeviceKind: Sync {
         is_bound: bool,
         time: &Time,
         config: &EndpointConfig,
+        decode: DecodeLimits,
     ) -> Result<Box<dyn AnyCore>, Error>;
 
     /// A loop behind channels to addresses like this one.
@@ -139,13 +141,14 @@ impl<I: Device> DeviceKind for Kind<I> {
         is_bound: bool,
         time: &Time,
         config: &EndpointConfig,
+        decode: DecodeLimits,
     ) -> Result<Box<dyn AnyCore>, Error> {
         let io = match is_bound {
             true => I::bind(address.as_str(), 1)?.pop().map(|(_, io)| io),
             false => None,
         };
         let io = io.map_or_else(|| I::client(address.as_str()), Ok)?;
-        Ok(Box::new(Core::new(io, time.clock(), time, config)?))
+        Ok(Box::new(Core::new(io, time.clock(), time, config, decode)?))
     }
 
     fn event_loop(
@@ -156,7 +159,9 @@ impl<I: Device> DeviceKind for Kind<I> {
         config: &EndpointConfig,
     ) -> Result<OpenedLoop, Error> {
         let io = I::client(address.as_str())?;
-        Ok(EventLoop::open(Core::new(io, clock, time, config)?))
+        // Channels have limits of their own.
+        let decode = DecodeLimits::default();
+        Ok(EventLoop::open(Core::new(io, clock, time, config, decode)?))
     }
 }
 

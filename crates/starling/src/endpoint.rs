@@ -204,7 +204,10 @@ impl EndpointBuilder {
             Role::Reach => return Err(Error::ServesNothing),
         }
         let is_bound = *role == Role::Bind;
-        let mut core = address.device().core(&address, is_bound, &time, &config)?;
+        let mut core =
+            address
+                .device()
+                .core(&address, is_bound, &time, &config, registry.decode)?;
         let channels = core.channels(address, registry.outgoing.clone());
         if is_bound {
             core.serve(&registry, &channels, &workers)?;

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use starling_endpoint::LocalHandle;
 use starling_io::{Clock, MonotonicClock};
+use starling_message::protobuf::DecodeLimits;
 
 use crate::metrics::Turns;
+use crate::streaming::ByteAccount;
 use crate::time::Time;
 
 pub(crate) struct Executor {
@@ -15,6 +17,10 @@ pub(crate) struct Executor {
     pub(crate) turns: Option<Arc<Turns>>,
     clock: MonotonicClock,
     pub(crate) time: Time,
+    /// What the streams hold that the futures open.
+    pub(crate) streams: Arc<ByteAccount>,
+    /// What responses and messages of streams may take that come in protobuf.
+    pub(crate) decode: DecodeLimits,
     /// State of the generator for jitter.
     random: AtomicU64,
 }
@@ -26,12 +32,15 @@ impl Executor {
         time: Time,
         seed: u64,
         turns: Option<Arc<Turns>>,
+        decode: DecodeLimits,
     ) -> Arc<Self> {
         Arc::new(Self {
             local,
             turns,
             clock,
             time,
+            streams: ByteAccount::of_client(None),
+            decode,
             random: AtomicU64::new(seed | 1),
         })
     }

@@ -183,10 +183,12 @@
 //! None of them allocates for each message, unless the ends have different schemas.
 //!
 //! A sender waits while the reader is behind by its window, 256 KiB unless set ([`CallOptions::stream_window`],
-//! [`ServerBuilder::stream_window`]). An end holds at most twice the window and three messages for each
-//! direction of a stream, one of which the reader has. For one client, a dispatch thread holds windows of
-//! [`ServerBuilder::max_stream_bytes_per_client`], and for all [`ServerBuilder::max_stream_bytes`]; streams beyond
-//! that take one message at a time. A stream at rest takes a slot of a session, one held request and no buffers.
+//! [`ServerBuilder::stream_window`]). For one client, a dispatch thread has windows of
+//! [`ServerBuilder::max_stream_bytes_per_client`]; streams beyond that take one message at a time. Windows and
+//! what is held beyond them, as a large message is, are at most [`ServerBuilder::max_stream_bytes`] for all
+//! clients; at a client, [`ChannelBuilder::max_stream_bytes`] bounds what its streams hold beyond their windows.
+//! A stream with a message that does not fit ends with RESOURCE_EXHAUSTED. A stream at rest takes a slot of a
+//! session, one held request and no buffers.
 //!
 //! A client that drops the receiver cancels the call, and the handler's future is dropped. A deadline is that
 //! of the whole stream. `examples/chat.rs` has a chat room.

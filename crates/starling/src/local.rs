@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use starling_endpoint::{Code, Encoding, MethodId, Msgbuf, OwnedMessage, Status, unsent_message};
+use starling_message::protobuf::DecodeLimits;
 use starling_message::{Message, MethodDescriptor};
 
 use crate::caller::Caller;
@@ -150,6 +151,11 @@ impl LocalChannel {
         })
     }
 
+    fn slow<P: Message>(&self, call: SlowCall, span: Option<Box<ClientSpan>>) -> LocalCall<P> {
+        let limits = self.executor.decode;
+        LocalCall(State::Slow { call, span, limits })
+    }
+
     fn timeout(&self, options: &CallOptions) -> Option<Duration> {
         let timeout = options.timeout.filter(|timeout| *timeout != Duration::MAX);
         let Some(deadline_ns) = self.deadline_ns else {
@@ -183,7 +189,7 @@ impl Caller for LocalChannel {
             Ok(options) => options,
             Err(status) => {
                 let call: SlowCall = Box::pin(std::future::ready(Err(status)));
-                return LocalCall(State::Slow { call, span: None });
+                return self.slow(call, None);
             }
         };
         let timeout = self.timeout(&options);
@@ -202,7 +208,7 @@ impl Caller for LocalChannel {
         let span = trace::begin_call(method.path, address, &mut options);
         if !self.interceptors.is_empty() {
             let call = self.call_through(connection, method, request, &options);
-            return LocalCall(State::Slow { call, span });
+            return self.slow(call, span);
         }
         if let Some((session, Encoding::Native)) = connection.ready(method.id, false)
             && options.messages.is_none()
@@ -246,7 +252,7 @@ impl Caller for LocalChannel {
             ..options.into_owned()
         };
         let call = self.call_later(connection, method, request, options);
-        LocalCall(State::Slow { call, span })
+        self.slow(call, span)
     }
 
     fn streams<Q: Message, P: Message>(
@@ -327,7 +333,7 @@ impl Origin {
         response: OwnedMessage,
     ) -> Result<Response<P>, Status> {
         self.end_measure(Ok(response.body().len()));
-        let received = Response::receive(response, Encoding::Native);
+        let received = Response::receive(response, Encoding::Native, &self.executor.decode);
         end_span(&mut self.span, received)
     }
 
@@ -386,6 +392,7 @@ enum State<P: Message> {
     Slow {
         call: SlowCall,
         span: Option<Box<ClientSpan>>,
+        limits: DecodeLimits,
     },
     Elsewhere(ChannelCall<P>),
 }
@@ -406,7 +413,9 @@ impl<P: Message> Future for LocalCall<P> {
                     return Poll::Ready(origin.receive_observed(response));
                 }
                 Poll::Ready(Ok(response)) => {
-                    return Poll::Ready(Response::receive(response, Encoding::Native));
+                    let limits = &origin.executor.decode;
+                    let received = Response::receive(response, Encoding::Native, limits);
+                    return Poll::Ready(received);
                 }
                 Poll::Ready(Err(status)) => status,
             };
@@ -416,6 +425,7 @@ impl<P: Message> Future for LocalCall<P> {
                     self.0 = State::Slow {
                         call: origin.call_again(message),
                         span: origin.span.take(),
+                        limits: origin.executor.decode,
                     };
                 }
                 _ => {
@@ -426,9 +436,9 @@ impl<P: Message> Future for LocalCall<P> {
         }
         match &mut self.0 {
             State::Fast { .. } => unreachable!("it has ended"),
-            State::Slow { call, span } => call.as_mut().poll(cx).map(|result| {
+            State::Slow { call, span, limits } => call.as_mut().poll(cx).map(|result| {
                 let received =
-                    result.and_then(|(bytes, encoding)| Response::receive(bytes, encoding));
+                    result.and_then(|(bytes, encoding)| Response::receive(bytes, encoding, limits));
                 end_span(span, received)
             }),
             State::Elsewhere(call) => Pin::new(call).poll(cx),

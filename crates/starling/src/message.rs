@@ -16,6 +16,7 @@ use starling_msgbuf::spare;
 
 use crate::coding::MethodCoding;
 use crate::nested::NestedContext;
+use crate::streaming::StreamItem;
 use crate::time::Time;
 
 /// What a listener has for a handler.
@@ -131,10 +132,12 @@ where
 
 /// A received message that outlives its datagram: as received, or decoded from protobuf.
 #[derive(Clone)]
-enum Kept<M> {
+enum Kept<M: Message> {
     /// Validated.
     Native(OwnedMessage),
     Decoded(M, Metadata),
+    /// The only message of a stream. It counts as the stream's as long as it is here.
+    Item(StreamItem<'static, M>, Metadata),
 }
 
 impl<M: Message> fmt::Debug for Kept<M> {
@@ -144,15 +147,19 @@ impl<M: Message> fmt::Debug for Kept<M> {
 }
 
 impl<M: Message> Kept<M> {
-    fn receive(message: OwnedMessage, encoding: Encoding) -> Result<Self, String> {
+    fn receive(
+        message: OwnedMessage,
+        encoding: Encoding,
+        limits: &DecodeLimits,
+    ) -> Result<Self, String> {
         match encoding {
             Encoding::Native => {
                 validate(M::LAYOUT, message.body()).map_err(|error| error.to_string())?;
                 Ok(Self::Native(message))
             }
             Encoding::Protobuf => {
-                let decoded = M::from_protobuf(message.body(), DecodeLimits::default())
-                    .map_err(|error| error.to_string())?;
+                let decoded =
+                    M::from_protobuf(message.body(), *limits).map_err(|error| error.to_string())?;
                 Ok(Self::Decoded(decoded, message.to_metadata()))
             }
         }
@@ -163,19 +170,21 @@ impl<M: Message> Kept<M> {
         match self {
             Self::Native(message) => M::view_of(Reader::root(message.body())),
             Self::Decoded(message, _) => message.view(),
+            Self::Item(item, _) => item.message(),
         }
     }
 
     fn metadata(&self) -> MetadataView<'_> {
         match self {
             Self::Native(message) => message.metadata(),
-            Self::Decoded(_, metadata) => metadata.view(),
+            Self::Decoded(_, metadata) | Self::Item(_, metadata) => metadata.view(),
         }
     }
 
     fn into_message(self) -> M {
         match self {
             Self::Decoded(message, _) => message,
+            Self::Item(item, _) => item.into_message(),
             Self::Native(message) => {
                 let (buffer, body_at) = message.into_parts();
                 let (bytes, _) = buffer.into_parts();
@@ -197,19 +206,32 @@ impl<Q: Message> OwnedRequest<Q> {
     pub(crate) fn receive(
         message: OwnedMessage,
         encoding: Encoding,
+        limits: &DecodeLimits,
         context: &NestedContext,
     ) -> Result<Self, Status> {
         Ok(Self {
-            kept: Kept::receive(message, encoding).map_err(malformed_request)?,
+            kept: Kept::receive(message, encoding, limits).map_err(malformed_request)?,
             deadline: context.deadline(),
             peer: context.peer().clone(),
         })
     }
 
+    /// Bytes of memory that it takes beyond those that came.
+    pub(crate) fn decoded_len(&self) -> usize {
+        match &self.kept {
+            Kept::Decoded(message, _) => message.arena().memory_len(),
+            Kept::Native(_) | Kept::Item(..) => 0,
+        }
+    }
+
     /// The only request of a call with a stream of responses.
-    pub(crate) fn of_stream(message: Q, metadata: Metadata, context: &NestedContext) -> Self {
+    pub(crate) fn of_stream(
+        item: StreamItem<'static, Q>,
+        metadata: Metadata,
+        context: &NestedContext,
+    ) -> Self {
         Self {
-            kept: Kept::Decoded(message, metadata),
+            kept: Kept::Item(item, metadata),
             deadline: context.deadline(),
             peer: context.peer().clone(),
         }
@@ -267,11 +289,15 @@ impl<P: Message> fmt::Debug for Response<P> {
 }
 
 impl<P: Message> Response<P> {
-    pub(crate) fn receive(message: OwnedMessage, encoding: Encoding) -> Result<Self, Status> {
+    pub(crate) fn receive(
+        message: OwnedMessage,
+        encoding: Encoding,
+        limits: &DecodeLimits,
+    ) -> Result<Self, Status> {
         let malformed =
             |error| Status::internal(format!("the server's response is malformed: {error}"));
         Ok(Self {
-            kept: Kept::receive(message, encoding).map_err(malformed)?,
+            kept: Kept::receive(message, encoding, limits).map_err(malformed)?,
         })
     }
 
@@ -388,7 +414,7 @@ fn serve_protobuf<Q: Message, P: Message>(
     response: &mut ResponseBuilder<'_>,
     handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
 ) -> Result<(), Status> {
-    let decoded = Q::from_protobuf(body, DecodeLimits::default()).map_err(malformed_request)?;
+    let decoded = Q::from_protobuf(body, here.coding.decode).map_err(malformed_request)?;
     let metadata = Mutex::new(Metadata::default());
     let request = Request::new(decoded.view(), request, here, &metadata);
     let mut built = P::default();

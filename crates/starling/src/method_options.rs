@@ -12,8 +12,12 @@ pub struct MethodOptions {
     /// ([`CallOptions::accept_compressed`](crate::CallOptions::accept_compressed)). By default they are not.
     pub compression: Option<Compression>,
     /// The most bytes of a request, or of a message of a stream from the client. A longer one is refused with
-    /// RESOURCE_EXHAUSTED, before the handler runs. There is no such bound by default: what the session takes
-    /// ([`ProtocolConfig::max_message`](crate::ProtocolConfig)), and 64 MiB for a message that was compressed.
+    /// RESOURCE_EXHAUSTED, before the handler runs. By default one that was compressed has 4 MiB at most, and
+    /// others have what the session takes ([`ProtocolConfig::max_message`](crate::ProtocolConfig)).
+    ///
+    /// A compressed request is unpacked where its handler runs: in a worker, in the server's executor
+    /// ([`ServerBuilder::nested_executor`](crate::ServerBuilder::nested_executor)), or else in the dispatch
+    /// thread, whose other clients wait meanwhile.
     pub max_request_bytes: Option<usize>,
     /// The same for responses, and messages of a stream to the client. The caller gets RESOURCE_EXHAUSTED,
     /// though the handler ran.

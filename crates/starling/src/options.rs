@@ -32,7 +32,8 @@ pub struct CallOptions {
     /// whose session ended before the call was sent is made again once, with or without this.
     pub wait_for_ready: Option<bool>,
     /// Bytes that the server may have sent of a stream before they are read here; then it waits. The
-    /// default is 256 KiB. The stream takes up to twice as much memory, and two messages.
+    /// default is 256 KiB. Messages that wait or are read take up to twice as much memory; what is beyond the
+    /// window counts in [`ChannelBuilder::max_stream_bytes`](crate::ChannelBuilder::max_stream_bytes).
     pub stream_window: Option<u32>,
     /// What is done with the messages themselves. By default, nothing: they are not compressed, and their sizes
     /// are bounded by what the session takes. Methods such as [`CallOptions::compression`] set it.

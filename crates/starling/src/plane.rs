@@ -19,6 +19,7 @@ pub use starling_endpoint::{
 
 pub use crate::driver::DeadlineWaker;
 pub use crate::health::HealthCell;
+pub(crate) use handler::DecodedRequests;
 pub use handler::{
     HandlerFuture, IncomingCall, ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd,
     StreamingFn, StreamingFuture,

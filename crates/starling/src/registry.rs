@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use starling_endpoint::{RequestView, ResponseBuilder, Status, WorkerConfig};
+use starling_message::protobuf::DecodeLimits;
 use starling_message::{Message, MethodDescriptor, Mode, ServiceDescriptor};
 
 use crate::coding::coded_at_server;
@@ -50,6 +51,8 @@ pub(crate) struct Registry {
     pub(crate) spawn: Option<SpawnTask>,
     /// The bounds on each client's streams.
     pub(crate) streams: StreamLimits,
+    /// What messages may take that come in protobuf.
+    pub(crate) decode: DecodeLimits,
     /// What the server does for single methods.
     pub(crate) options: Arc<MethodTable>,
     /// Around all methods.
@@ -72,6 +75,7 @@ impl Default for Registry {
             health: Health::default(),
             spawn: None,
             streams: StreamLimits::default(),
+            decode: DecodeLimits::default(),
             options: Arc::default(),
             interceptors: Interceptors::default(),
             outgoing: Interceptors::default(),
@@ -319,16 +323,23 @@ where
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
         let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(&listener.channels));
         let Here { coding, .. } = listener.here(self.method, self.is_built_in);
-        let coding = Arc::new(coding);
+        let (coding, decoded) = (Arc::new(coding), listener.decoded.clone());
         MethodHandler::Nested(Arc::new(move |message, call| {
             let context = NestedContext::new(&channels, call);
-            let (encoding, coding) = (message.encoding(), Arc::clone(&coding));
-            let (message, accepts) = coding.open_owned(message)?;
-            let request = OwnedRequest::<Q>::receive(message, encoding, &context)?;
-            let metadata = context.response_metadata();
-            let future = handler(context, request);
+            let (handler, coding) = (Arc::clone(&handler), Arc::clone(&coding));
+            let decoded = decoded.clone();
             Ok(Box::pin(async move {
-                let response = future.await.map_err(Status::with_run)?;
+                // Here, because this may run in another thread than the one that received the request, which
+                // has other clients.
+                let encoding = message.encoding();
+                let (message, accepts) = coding.open_owned(message)?;
+                let limits = &coding.decode;
+                let request = OwnedRequest::<Q>::receive(message, encoding, limits, &context)?;
+                // As long as the handler runs, whatever it does with the request.
+                let _held = decoded.hold(context.peer(), request.decoded_len())?;
+                let metadata = context.response_metadata();
+                let response = handler(context, request).await;
+                let response = response.map_err(Status::with_run)?;
                 let metadata = std::mem::take(&mut *metadata.lock());
                 coding.seal_message(accepts, respond(&response, encoding, metadata)?)
             }))

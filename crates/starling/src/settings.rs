@@ -105,7 +105,12 @@ macro_rules! settings_methods {
         }
 
         /// Bytes of one stream's messages that wait for their handler; then the client waits. The default
-        /// is 256 KiB. A stream takes up to twice as much memory, and two messages.
+        /// is 256 KiB.
+        ///
+        /// A stream that stays within its window holds up to twice as much: what waits, and what its handler
+        /// reads. A client may send one message more, of any size; and at most twice the window, 120 KiB and
+        /// a message wait. What is beyond the window, and what messages are when they are decompressed or decoded,
+        /// counts in [`max_stream_bytes`](Self::max_stream_bytes) as long as the handler has it.
         pub fn stream_window(mut self, bytes: u32) -> Self {
             self.settings.registry.streams.window = bytes.max(1);
             self
@@ -119,19 +124,37 @@ macro_rules! settings_methods {
             self
         }
 
-        /// Bytes of all streams that wait for handlers at one dispatch thread, all clients together: a
-        /// client may have as many as are still free. Beyond that, its further streams take one message
-        /// at a time. The default is 512 MiB.
+        /// Bytes of all streams at one dispatch thread, all clients together: their windows, and what they
+        /// hold beyond those. A client may have as many as are still free: half of them if no other has any.
+        /// Beyond that, its further streams take one message at a time, and a stream whose message does not
+        /// fit ends with RESOURCE_EXHAUSTED. The default is 512 MiB.
+        ///
+        /// So streams hold at most twice as much: what waits within the windows or is beyond them is within
+        /// this bound, and handlers may read as much as the windows once more. What a handler copies or keeps
+        /// of earlier messages within the windows is its own.
         pub fn max_stream_bytes(mut self, bytes: usize) -> Self {
             self.settings.registry.streams.all_bytes = bytes;
             self
         }
 
-        /// Bytes of all streams of one client that wait for handlers at one dispatch thread. When the
-        /// windows of its streams are as much together, further ones take one message at a time. The
-        /// default is 64 MiB.
+        /// The windows of all streams of one client at one dispatch thread. When they are as much together,
+        /// further streams take one message at a time. The default is 64 MiB.
         pub fn max_stream_bytes_per_client(mut self, bytes: usize) -> Self {
             self.settings.registry.streams.bytes = bytes;
+            self
+        }
+
+        /// What a message may take in memory that comes in protobuf, as from a peer with another version of the
+        /// schema: requests, messages of streams, and responses of the calls that handlers make or, of an
+        /// endpoint, of its own calls. The default is 256 bytes for each byte that came and 64 KiB, at most
+        /// 256 MiB.
+        ///
+        /// Requests of async handlers are bounded together, while these run: what they became may be as much
+        /// as [`EndpointConfig::max_waiting_bytes`](crate::EndpointConfig) once more, of which a client may
+        /// have as much as is free. One more ends with RESOURCE_EXHAUSTED. Messages of streams count in
+        /// [`max_stream_bytes`](Self::max_stream_bytes).
+        pub fn decode_limits(mut self, limits: impl Into<$crate::DecodeLimits>) -> Self {
+            self.settings.registry.decode = limits.into();
             self
         }
 

@@ -8,6 +8,7 @@
 //!
 //! The rules of streams are in `starling_stream`. Here they meet calls, wakers and message types.
 
+mod account;
 mod again;
 mod bundle;
 mod client;
@@ -16,6 +17,7 @@ mod limits;
 mod observed;
 mod open_bundle;
 mod receiver;
+mod route;
 mod sender;
 mod server;
 mod single_items;
@@ -28,6 +30,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use starling_compress::AlgorithmSet;
 use starling_endpoint::{Encoding, Metadata, Status};
+use starling_message::protobuf::DecodeLimits;
 use starling_message::{Bytes, Message, MethodDescriptor};
 use starling_stream::{Bundle, Items};
 
@@ -37,12 +40,14 @@ use crate::nested::NestedContext;
 use crate::options::CallOptions;
 use crate::plane::Waiting;
 
+pub(crate) use account::{ByteAccount, HeldBytes};
 pub use bundle::{StreamBundle, StreamBundleIter};
-pub(crate) use client::{ClientEnd, Route, belongs_to_parent};
+pub(crate) use client::{ClientEnd, belongs_to_parent};
 pub use item::StreamItem;
 pub(crate) use limits::StreamLimits;
 pub(crate) use observed::{StreamObserver, observed_end};
 pub use receiver::{Blocking, NextMessage, StreamReceiver};
+pub(crate) use route::Route;
 pub use sender::{StreamCall, StreamSender};
 pub(crate) use single_items::SingleItems;
 pub(crate) use table::Streams;
@@ -112,6 +117,16 @@ pub(crate) trait StreamEnd: Send + Sync {
         cx: &mut Context<'_>,
         waiting: &mut Waiting,
     ) -> Poll<Result<Option<(Items, Encoding)>, Status>>;
+
+    /// Counts bytes of items that this end's reader is to have beyond those that came, before there is memory
+    /// for them.
+    ///
+    /// # Errors
+    /// If the streams of this end hold too much.
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status>;
+
+    /// What an item may take that comes in protobuf.
+    fn decode_limits(&self) -> DecodeLimits;
 
     /// An item is not of the stream's type: the other end's fault. Ends the stream, and returns how.
     fn reject(&self, why: &str) -> Status;
@@ -200,7 +215,7 @@ pub async fn receive_only<Q: Message>(
     mut requests: StreamReceiver<Q>,
     context: &NestedContext,
 ) -> Result<OwnedRequest<Q>, Status> {
-    let message = requests.only().await?.into_message();
+    let item = requests.only().await?;
     let metadata = requests.metadata().unwrap_or_default();
-    Ok(OwnedRequest::of_stream(message, metadata, context))
+    Ok(OwnedRequest::of_stream(item, metadata, context))
 }

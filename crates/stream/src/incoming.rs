@@ -157,6 +157,12 @@ impl Incoming {
         while self.take().is_some() {}
     }
 
+    /// Whether the window has room for all of a message's items, beside those that were not taken.
+    #[inline]
+    pub(crate) fn is_within_window(&self, body: &Bytes) -> bool {
+        self.unread_bytes + cost_of(body) <= self.window as usize
+    }
+
     /// Bytes of messages that the reader has not taken.
     pub(crate) fn unread_bytes(&self) -> usize {
         self.unread_bytes

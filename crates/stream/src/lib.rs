@@ -45,12 +45,17 @@ pub use outgoing::{Bundle, LentBundle};
 pub use server::{Answer, Arrival, ServerStream, gone};
 
 /// Bytes that the sender of items may have sent beyond what the reader has taken, unless the user sets
-/// another number. A stream's memory at each end is at most twice this, and three messages, one of which
-/// the reader has.
+/// another number. Messages that wait for the reader take at most twice this, 120 KiB and one message, and
+/// the reader has one. Of those beyond the window the users of this crate may take less
+/// ([`ServerStream::is_within_window`]).
 pub const DEFAULT_WINDOW: u32 = 256 << 10;
 
 /// An end that has not heard from the other one yet assumes this window.
 const FIRST_WINDOW: u32 = 64 << 10;
+
+/// Bytes of items that wait to be sent, however large the other end says that its window is, and one item
+/// more.
+const MOST_WAITING: usize = DEFAULT_WINDOW as usize;
 
 /// Small items are bundled up to so many bytes: with its headers, a bundle fits one packet of the devices
 /// that have the largest ones.

@@ -6,7 +6,7 @@ use std::fmt;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::{BUNDLE_BYTES, FIRST_WINDOW, MESSAGE_BYTES, SMALL_TAIL, Violation, item};
+use crate::{BUNDLE_BYTES, FIRST_WINDOW, MESSAGE_BYTES, MOST_WAITING, SMALL_TAIL, Violation, item};
 
 /// The body of a message: items behind room for a call header.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -115,7 +115,8 @@ impl Outgoing {
     }
 
     fn most_bytes(&self) -> usize {
-        let most = (self.window as usize).max(BUNDLE_BYTES);
+        // The window is what the other end says.
+        let most = (self.window as usize).clamp(BUNDLE_BYTES, MOST_WAITING);
         most.min(self.most_waiting)
     }
 
@@ -259,6 +260,19 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_waits_is_bounded_whatever_window_the_other_end_says() {
+        let mut outgoing = Outgoing::new(0);
+        for (window, most) in [(0, BUNDLE_BYTES), (u32::MAX, MOST_WAITING)] {
+            outgoing.handle_taken(0, window).expect("nothing is wrong");
+            while outgoing.has_room() {
+                outgoing.push(&[0; 1000], None);
+            }
+            let waits = outgoing.waiting_bytes;
+            assert!((most..most + 1004).contains(&waits), "{waits} of {most}");
+        }
+    }
 
     #[test]
     fn a_sender_that_keeps_one_item_has_room_when_none_waits() {

@@ -299,6 +299,11 @@ impl<R> ServerStream<R> {
         oldest
     }
 
+    /// Whether the window has room for all of a message's items, beside those that were not taken.
+    pub fn is_within_window(&self, body: &Bytes) -> bool {
+        self.incoming.is_within_window(body)
+    }
+
     /// Bytes of messages that the handler has not taken.
     pub fn unread_bytes(&self) -> usize {
         self.incoming.unread_bytes()

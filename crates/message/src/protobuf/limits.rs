@@ -11,8 +11,7 @@ use crate::arena::{Arena, MAX_MESSAGE_BYTES};
 /// The most that a decoded message may take in memory: `max_bytes`, and no more than `factor` times the
 /// bytes that came plus `spare_bytes`.
 ///
-/// A number stands for a limit of so many `max_bytes`, with the default proportion. Calls that come in
-/// protobuf, as those of peers whose schemas differ, are decoded with the default limits.
+/// A number stands for a limit of so many `max_bytes`, with the default proportion.
 ///
 /// ```
 /// use starling_message::protobuf::DecodeLimits;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use starling_balance::{LoadBalancing, Policy, ServiceConfig};
 use starling_endpoint::{EndpointConfig, Idle};
 use starling_io::forks;
+use starling_message::protobuf::DecodeLimits;
 
 use super::Channel;
 use crate::address::Address;
@@ -19,6 +20,7 @@ use crate::metrics::SharedRecorders;
 use crate::permits::Permits;
 use crate::plane::Transport;
 use crate::policy::CallPolicy;
+use crate::streaming::ByteAccount;
 use crate::testing::TestClock;
 use crate::threads;
 use crate::time::Time;
@@ -40,6 +42,8 @@ pub struct ChannelBuilder {
     balancing: BalancingOptions,
     service_config: Option<Arc<ServiceConfig>>,
     retry_buffer: (usize, usize),
+    max_stream_bytes: Option<usize>,
+    decode: DecodeLimits,
 }
 
 /// Those that make a channel a balanced one.
@@ -67,6 +71,8 @@ impl ChannelBuilder {
             balancing: BalancingOptions::default(),
             service_config: None,
             retry_buffer: CallPolicy::BUFFER,
+            max_stream_bytes: None,
+            decode: DecodeLimits::default(),
         }
     }
 
@@ -182,6 +188,26 @@ impl ChannelBuilder {
         self
     }
 
+    /// What the channel's streams hold in all beyond their windows
+    /// ([`CallOptions::stream_window`](crate::CallOptions::stream_window)): messages that came and did not fit,
+    /// and what messages are when they are decompressed or decoded from protobuf, until the reader drops them. A
+    /// stream with one more ends with RESOURCE_EXHAUSTED. The default is 512 MiB.
+    ///
+    /// Within its window a stream holds up to twice as much: what waits, and what is read. The streams of the
+    /// channels of an [`Endpoint`](crate::Endpoint) have the default together.
+    pub fn max_stream_bytes(mut self, bytes: usize) -> Self {
+        self.max_stream_bytes = Some(bytes);
+        self
+    }
+
+    /// What a response or a message of a stream may take in memory that comes in protobuf, as from a server with
+    /// another version of the schema. The default is 256 bytes for each byte that came and 64 KiB, at most
+    /// 256 MiB.
+    pub fn decode_limits(mut self, limits: impl Into<DecodeLimits>) -> Self {
+        self.decode = limits.into();
+        self
+    }
+
     /// A channel that connects with its first call.
     ///
     /// # Errors
@@ -294,6 +320,8 @@ impl ChannelBuilder {
             recorders: SharedRecorders::default(),
             permits: Permits::new(self.capacity),
             fail_when_full: self.fail_when_full,
+            streams: ByteAccount::of_client(self.max_stream_bytes),
+            decode: self.decode,
             process: forks(),
             settings,
             in_child: OnceLock::new(),

@@ -33,8 +33,8 @@ impl CallCoding {
         Self {
             compression,
             accepts,
-            request: Bound::new(*max_request_bytes),
-            response: Bound::new(*max_response_bytes),
+            request: Bound::at_client(*max_request_bytes),
+            response: Bound::at_client(*max_response_bytes),
         }
     }
 
@@ -64,7 +64,7 @@ impl CallCoding {
         takes_compressed: bool,
     ) -> Result<Bound, Status> {
         let Some(coding) = coding else {
-            return Ok(Bound::default());
+            return Ok(Bound::at_client(None));
         };
         coding.seal_as_set(message, takes_compressed)?;
         Ok(coding.response)
@@ -110,7 +110,7 @@ impl CallCoding {
 }
 
 #[cold]
-pub(super) fn too_long_to_send(len: usize, Bound(most): Bound) -> Status {
+pub(super) fn too_long_to_send(len: usize, Bound { most, .. }: Bound) -> Status {
     Status::resource_exhausted(format!(
         "the request has {len} bytes, and this client sends {most} at most: send less, or raise \
          CallOptions::max_request_bytes; the request was not sent"
@@ -152,7 +152,7 @@ fn open(message: OwnedMessage, encoding: Encoding, bound: Bound) -> Result<Owned
         return match bound.allows(len) {
             true => Ok(message),
             false => {
-                let most = bound.0;
+                let most = bound.most;
                 Err(refused(Refused::TooLong { len, most }))
             }
         };

@@ -6,6 +6,7 @@ use starling_compress::AlgorithmSet;
 use starling_endpoint::{
     Metadata, Msgbuf, OwnedMessage, RequestCoding, ResponseBuilder, ResponseMessage, Status,
 };
+use starling_message::protobuf::DecodeLimits;
 
 use super::{Bound, Refused, name_of, pack, unpack};
 use crate::compression::Compression;
@@ -21,15 +22,17 @@ pub(crate) struct MethodCoding {
     pub(super) compression: Option<Compression>,
     pub(super) request: Bound,
     pub(super) response: Bound,
+    pub(crate) decode: DecodeLimits,
 }
 
 impl MethodCoding {
-    pub(crate) fn new(path: &'static str, options: &MethodOptions) -> Self {
+    pub(crate) fn new(path: &'static str, options: &MethodOptions, decode: DecodeLimits) -> Self {
         Self {
             path,
             compression: options.compression,
-            request: Bound::new(options.max_request_bytes),
-            response: Bound::new(options.max_response_bytes),
+            request: Bound::at_server(options.max_request_bytes),
+            response: Bound::at_server(options.max_response_bytes),
+            decode,
         }
     }
 
@@ -44,7 +47,7 @@ impl MethodCoding {
 
     #[cold]
     fn too_long(&self, len: usize) -> Status {
-        let most = self.request.0;
+        let most = self.request.most;
         self.refused(Refused::TooLong { len, most })
     }
 
@@ -62,7 +65,7 @@ impl MethodCoding {
         Status::resource_exhausted(format!(
             "a {what} of {} has {len} bytes, and the server sends {} at most: ask for less, or have the \
              server raise MethodOptions::max_response_bytes",
-            self.path, self.response.0
+            self.path, self.response.most
         ))
     }
 

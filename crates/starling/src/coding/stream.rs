@@ -15,14 +15,15 @@ use parking_lot::Mutex;
 use starling_compress::AlgorithmSet;
 use starling_endpoint::{CompressedBody, Encoding, Metadata, Status};
 use starling_message::Bytes;
+use starling_message::protobuf::DecodeLimits;
 use starling_stream::{Items, put_item};
 
 use super::client::{CallCoding, refused_by_client, too_long_to_send};
 use super::server::MethodCoding;
-use super::{Bound, Refused, pack, unpack};
+use super::{Bound, Refused, is_unpackable, pack, unpack};
 use crate::compression::Compression;
 use crate::plane::Waiting;
-use crate::streaming::{SingleItems, StreamEnd};
+use crate::streaming::{HeldBytes, SingleItems, StreamEnd};
 
 /// The first byte of a message that is as it is.
 pub(super) const PLAIN: u8 = 0;
@@ -72,7 +73,7 @@ pub(crate) fn coded_at_server(
     coding: &MethodCoding,
 ) -> Arc<dyn StreamEnd> {
     let compression = coding.compression_for(end.accepts());
-    let is_bounded = coding.request != Bound::default() || coding.response != Bound::default();
+    let is_bounded = coding.request.is_set() || coding.response.is_set();
     if compression.is_none() && !is_bounded && !end.is_coded() {
         return end;
     }
@@ -92,28 +93,52 @@ pub(crate) fn coded_at_server(
 
 impl CodedEnd {
     /// An item, alone, without what was put in front of it.
-    fn open(&self, items: Items) -> Result<Items, Refused> {
-        let check = |len: usize| match self.incoming.allows(len) {
-            true => Ok(()),
-            false => Err(Refused::TooLong {
-                len,
-                most: self.incoming.0,
-            }),
-        };
+    fn open(&self, items: Items) -> Result<Items, Status> {
         let item = items.slices().next().unwrap_or_default();
         if !self.inner.is_coded() {
-            return check(item.len()).map(|()| items);
+            self.check(item.len())?;
+            return Ok(items);
         }
         match split(item) {
-            Some((None, body)) => check(body.len()).map(|()| Items::one(body)),
-            Some((Some(compressed), packed)) => {
-                let mut opened = Vec::new();
-                let unpacked = |out: &mut _| unpack(packed, compressed, self.incoming, out);
-                put_item(&mut opened, unpacked)?;
-                Ok(Items::new(Bytes::from(opened)))
+            Some((None, body)) => {
+                self.check(body.len())?;
+                self.counted(body.len(), |out| {
+                    out.extend_from_slice(body);
+                    Ok(())
+                })
             }
-            None => Err(Refused::CutShort),
+            Some((Some(compressed), packed)) => {
+                let checked = is_unpackable(compressed, self.incoming);
+                checked.map_err(|refused| self.refuse(refused))?;
+                self.counted(compressed.len as usize, |out| {
+                    unpack(packed, compressed, self.incoming, out)
+                })
+            }
+            None => Err(self.refuse(Refused::CutShort)),
         }
+    }
+
+    fn check(&self, len: usize) -> Result<(), Status> {
+        match self.incoming.allows(len) {
+            true => Ok(()),
+            false => {
+                let most = self.incoming.most;
+                Err(self.refuse(Refused::TooLong { len, most }))
+            }
+        }
+    }
+
+    /// An item of so many bytes that `write` appends, in memory that counts as long as its reader has it.
+    fn counted(
+        &self,
+        len: usize,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
+    ) -> Result<Items, Status> {
+        let held = self.inner.hold(len);
+        let held = held.inspect_err(|status| self.fail(status.clone()))?;
+        let mut opened = Vec::new();
+        put_item(&mut opened, write).map_err(|refused| self.refuse(refused))?;
+        Ok(Items::new(held.around(opened)))
     }
 
     #[cold]
@@ -225,8 +250,15 @@ impl StreamEnd for CodedEnd {
         let Some((item, encoding)) = next else {
             return Poll::Ready(Ok(None));
         };
-        let opened = self.open(item).map_err(|refused| self.refuse(refused));
-        Poll::Ready(opened.map(|item| Some((item, encoding))))
+        Poll::Ready(self.open(item).map(|item| Some((item, encoding))))
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        self.inner.hold(bytes)
+    }
+
+    fn decode_limits(&self) -> DecodeLimits {
+        self.inner.decode_limits()
     }
 
     fn reject(&self, why: &str) -> Status {

@@ -3,6 +3,7 @@
 use starling_endpoint::EndpointConfig;
 use starling_io::MonotonicClock;
 use starling_io_udp::{UdpConfig, UdpIo};
+use starling_message::protobuf::DecodeLimits;
 
 use super::*;
 use crate::core::Core;
@@ -16,6 +17,7 @@ fn core(address: &str) -> (Core<UdpIo>, u16) {
         MonotonicClock::new(),
         &Time::default(),
         &EndpointConfig::default(),
+        DecodeLimits::default(),
     );
     (core.expect("a sound configuration"), port)
 }

@@ -18,6 +18,8 @@ pub(super) struct Body {
     encoding: Encoding,
     /// Its type, if it was made here.
     made_as: Option<&'static MessageLayout>,
+    /// If it is in protobuf.
+    limits: DecodeLimits,
 }
 
 impl Body {
@@ -28,7 +30,13 @@ impl Body {
             fields_at: None,
             encoding,
             made_as: None,
+            limits: DecodeLimits::default(),
         }
+    }
+
+    /// The same, which may take so much when it is decoded.
+    pub(super) fn within(self, limits: DecodeLimits) -> Self {
+        Self { limits, ..self }
     }
 
     pub(super) fn received(message: OwnedMessage, encoding: Encoding) -> Self {
@@ -48,7 +56,7 @@ impl Body {
         let message = OwnedMessage::new(self.buffer, fields_at, self.at as u32);
         match message.metadata().is_equal(metadata) {
             true => Ok(message),
-            false => Err(Self::received(message, self.encoding)),
+            false => Err(Self::received(message, self.encoding).within(self.limits)),
         }
     }
 
@@ -59,12 +67,10 @@ impl Body {
 
     pub(super) fn of<M: Message>(message: &M) -> Self {
         let (head, tail) = message.parts();
+        let buffer = Msgbuf::from_parts(head.to_vec(), tail.cloned());
         Self {
-            buffer: Msgbuf::from_parts(head.to_vec(), tail.cloned()),
-            at: 0,
-            fields_at: None,
-            encoding: Encoding::Native,
             made_as: Some(M::LAYOUT),
+            ..Self::new(buffer, 0, Encoding::Native)
         }
     }
 
@@ -88,7 +94,7 @@ impl Body {
                 .map(M::from_arena)
                 .map_err(|error| error.to_string()),
             Encoding::Protobuf => {
-                M::from_protobuf(&bytes, DecodeLimits::default()).map_err(|error| error.to_string())
+                M::from_protobuf(&bytes, self.limits).map_err(|error| error.to_string())
             }
         }
     }

@@ -19,6 +19,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use starling_endpoint::{Encoding, Metadata, MethodPath, Status};
 use starling_io::forks;
+use starling_message::protobuf::DecodeLimits;
 use starling_message::{Bytes, MethodDescriptor};
 use starling_stream::Items;
 
@@ -29,7 +30,9 @@ use super::items::hooked;
 use super::{BoxFuture, Callee, InterceptedCall, InterceptedResponse, Interceptors, Outcome, Side};
 use crate::options::CallOptions;
 use crate::plane::Waiting;
-use crate::streaming::{Route, StreamEnd, belongs_to_parent, client_end, only_servers_send};
+use crate::streaming::{
+    HeldBytes, Route, StreamEnd, belongs_to_parent, client_end, only_servers_send,
+};
 
 /// What stands behind a channel's interceptors.
 struct Behind {
@@ -401,6 +404,16 @@ impl StreamEnd for ChainedEnd {
             true => Poll::Ready(self.answer()),
             false => self.wait(Half::Reader, cx),
         }
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        // Before the stream begins, its messages are the interceptors' own.
+        (self.stream()).map_or_else(|| Ok(HeldBytes::default()), |stream| stream.hold(bytes))
+    }
+
+    fn decode_limits(&self) -> DecodeLimits {
+        // Messages of the interceptors' own are not in protobuf.
+        (self.stream()).map_or_else(DecodeLimits::default, |stream| stream.decode_limits())
     }
 
     fn reject(&self, why: &str) -> Status {

@@ -16,13 +16,14 @@ use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
 use starling_endpoint::{Encoding, Metadata, Msgbuf, Status};
+use starling_message::protobuf::DecodeLimits;
 use starling_message::{Bytes, Message, MessageLayout, MethodDescriptor};
 use starling_stream::Items;
 
 use super::body::{Body, check_type};
 use super::{BoxFuture, Side};
 use crate::plane::Waiting;
-use crate::streaming::{SingleItems, StreamEnd};
+use crate::streaming::{HeldBytes, SingleItems, StreamEnd};
 
 /// One message of a stream, see [`InterceptedCall::on_requests`](super::InterceptedCall::on_requests).
 pub struct InterceptedItem {
@@ -142,11 +143,12 @@ impl Direction {
         &self,
         received: Items,
         encoding: Encoding,
+        limits: DecodeLimits,
     ) -> Result<Option<Passed>, Status> {
         let message = received.clone().next().unwrap_or_default();
         let item = InterceptedItem {
             layout: self.layout,
-            body: Body::of_item(message, encoding),
+            body: Body::of_item(message, encoding).within(limits),
             received: Some(received),
             wait: None,
         };
@@ -332,7 +334,8 @@ impl StreamEnd for HookedEnd {
                 let Some((item, encoding)) = next else {
                     return Poll::Ready(Ok(None));
                 };
-                let begun = self.incoming.begin_received(item, encoding);
+                let limits = self.inner.decode_limits();
+                let begun = self.incoming.begin_received(item, encoding, limits);
                 passed = begun.map_err(|status| self.failed(status))?;
             }
             if let Some(Passed { body, received, .. }) = passed {
@@ -340,6 +343,14 @@ impl StreamEnd for HookedEnd {
                 return Poll::Ready(Ok(Some((items, body.encoding()))));
             }
         }
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        self.inner.hold(bytes)
+    }
+
+    fn decode_limits(&self) -> DecodeLimits {
+        self.inner.decode_limits()
     }
 
     fn reject(&self, why: &str) -> Status {

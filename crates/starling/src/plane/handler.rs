@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use starling_endpoint::{
     Cancellation, OwnedMessage, Peer, ResponseMessage, Status, UnaryFn, WorkerFn,
 };
 use starling_message::MethodDescriptor;
+use starling_message::protobuf::DecodeLimits;
 
 use crate::channel_factory::ChannelFactory;
 use crate::coding::MethodCoding;
@@ -18,7 +20,7 @@ use crate::message::Here;
 use crate::method_options::MethodTable;
 use crate::metrics::Turns;
 use crate::plane::Serving;
-use crate::streaming::StreamEnd;
+use crate::streaming::{ByteAccount, HeldBytes, StreamEnd};
 
 /// A method of a server. It knows no plane and no device: all listeners of the server share it.
 pub trait Method: Send + Sync {
@@ -107,6 +109,9 @@ impl fmt::Debug for ServerStreamEnd {
 pub struct ListenerContext {
     pub(crate) channels: Arc<ChannelFactory>,
     pub(crate) options: Arc<MethodTable>,
+    pub(crate) decode: DecodeLimits,
+    /// What its requests take that wait and came in protobuf.
+    pub(crate) decoded: DecodedRequests,
     /// What counts the calls of inline handlers, if the listener ends turns and metrics are enabled.
     pub(crate) turns: Option<Arc<Turns>>,
     /// Futures may run in other threads than the listener's.
@@ -120,6 +125,8 @@ impl ListenerContext {
         Self {
             channels: Arc::clone(endpoint.channels()),
             options: Arc::clone(&serving.registry.options),
+            decode: serving.registry.decode,
+            decoded: DecodedRequests::new(serving.config().max_waiting_bytes),
             turns: None,
             has_executor: true,
         }
@@ -136,8 +143,45 @@ impl ListenerContext {
         Here {
             memory: self.channels.memory.clone(),
             time: self.channels.executor.time.clone(),
-            coding: MethodCoding::new(method.path, &options),
+            coding: MethodCoding::new(method.path, &options, self.decode),
         }
+    }
+}
+
+/// What the requests of async handlers take in memory that came in protobuf: they are larger than they were
+/// when they were admitted.
+#[derive(Clone)]
+pub(crate) struct DecodedRequests {
+    account: Arc<ByteAccount>,
+    /// Of the numbers of clients.
+    hasher: RandomState,
+}
+
+impl DecodedRequests {
+    pub(crate) fn new(max_bytes: usize) -> Self {
+        Self {
+            account: ByteAccount::of_requests(max_bytes),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Counts a request of this client, until what this returns is dropped.
+    ///
+    /// # Errors
+    /// If the client has more than is free. The handler has not run.
+    pub(crate) fn hold(&self, peer: &Peer, bytes: usize) -> Result<HeldBytes, Status> {
+        if bytes == 0 {
+            return Ok(HeldBytes::default());
+        }
+        let client = self.hasher.hash_one(peer.address());
+        let held = self.account.hold(Some(client), bytes);
+        held.ok_or_else(|| {
+            Status::resource_exhausted(format!(
+                "too many decoded requests wait for the server's handlers, this one takes {bytes} bytes; send \
+                 less at once, or have the server raise `EndpointConfig::max_waiting_bytes`"
+            ))
+            .with_not_run()
+        })
     }
 }
 

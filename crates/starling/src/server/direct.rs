@@ -17,7 +17,8 @@ use crate::core::Core;
 use crate::device::Device;
 use crate::error::Error;
 use crate::plane::{
-    IncomingCall, Listener, ListenerContext, MethodHandler, NestedFn, Serving, StreamingFn,
+    DecodedRequests, IncomingCall, Listener, ListenerContext, MethodHandler, NestedFn, Serving,
+    StreamingFn,
 };
 use crate::registry::{Registry, SpawnTask};
 use crate::streaming::Streams;
@@ -55,6 +56,7 @@ impl<I: Device> Listener for DirectListener<I> {
             serving.time.clock(),
             &serving.time,
             serving.config(),
+            serving.registry.decode,
         )?;
         serving.time.wake_at_moves(&core.raw.waker());
         let channels = ChannelFactory::new(&core, self.address, serving.registry.outgoing.clone());
@@ -79,8 +81,10 @@ pub(crate) fn serve_on<I: Device>(
         turns: core.executor.turns.clone(),
         has_executor: registry.spawn.is_some(),
         options: Arc::clone(&registry.options),
+        decode: registry.decode,
+        decoded: DecodedRequests::new(core.max_waiting_bytes),
     };
-    let streams = Streams::new(registry.streams.within(&core.protocol));
+    let streams = Streams::new(registry.streams.within(&core.protocol), registry.decode);
     for method in registry.methods() {
         let spawn = match method.is_built_in() {
             true => None,

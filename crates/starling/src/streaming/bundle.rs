@@ -5,7 +5,7 @@ use std::fmt;
 use starling_message::{Message, MessageView, Reader, reflect};
 use starling_stream::{ItemSlices, Items};
 
-use super::item::{decode, malformed};
+use super::item::{Decoded, malformed};
 
 /// Messages of a stream that came together, to be read where they lie: up to 60 KiB of small ones, or one.
 ///
@@ -22,7 +22,7 @@ enum Kept<M> {
     /// All of them validated.
     Native(Items),
     /// Of a peer with another schema. One only, for in memory they may be much larger.
-    Decoded(M),
+    Decoded(Decoded<M>),
 }
 
 impl<M: Message> StreamBundle<M> {
@@ -39,19 +39,16 @@ impl<M: Message> StreamBundle<M> {
     }
 
     /// A message of a peer with another schema.
-    ///
-    /// # Errors
-    /// Why the bytes are no such message.
     #[cold]
-    pub(super) fn decoded(bytes: &[u8]) -> Result<Self, String> {
-        decode(bytes).map(|message| Self(Kept::Decoded(message)))
+    pub(super) fn decoded(decoded: Decoded<M>) -> Self {
+        Self(Kept::Decoded(decoded))
     }
 
     /// The messages, in order.
     pub fn iter(&self) -> StreamBundleIter<'_, M> {
         StreamBundleIter(match &self.0 {
             Kept::Native(items) => Rest::Native(items.slices()),
-            Kept::Decoded(message) => Rest::Decoded(Some(message)),
+            Kept::Decoded(decoded) => Rest::Decoded(Some(&decoded.message)),
         })
     }
 }

@@ -12,91 +12,18 @@ use starling_endpoint::{
     Status, StreamFlags,
 };
 use starling_io::forks;
+use starling_message::protobuf::DecodeLimits;
 use starling_message::{Bytes, MethodDescriptor};
 use starling_stream::{Bundle, ClientEvent, ClientStream, Items, StreamRequest, StreamResponse};
 
+use super::account::{HeldBytes, body_of};
 use super::again::FirstRequest;
+use super::route::Route;
 use super::{StreamEnd, only_servers_send};
 use crate::call_cell::CallCell;
-use crate::channel_call::Shared;
 use crate::coding::CallCoding;
-use crate::connection::Connection;
-use crate::executor::Executor;
 use crate::options::CallOptions;
-use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
-use crate::retry::{Attempt, call_here};
-
-/// How the requests of a stream get to the server.
-pub(crate) enum Route {
-    /// By a channel's transport; if that has several servers, by another one for this stream.
-    Channel(Arc<Shared>, Option<Arc<dyn Transport>>),
-    /// By the endpoint of this thread.
-    Local(Arc<Connection>, Arc<Executor>),
-}
-
-impl Route {
-    pub(crate) fn of_channel(shared: &Arc<Shared>) -> Self {
-        Self::Channel(Arc::clone(shared), shared.transport.for_stream())
-    }
-
-    /// The transport of a channel's stream.
-    fn transport(&self) -> Option<&dyn Transport> {
-        match self {
-            Self::Channel(_, Some(own)) => Some(&**own),
-            Self::Channel(shared, None) => Some(&*shared.transport),
-            Self::Local(..) => None,
-        }
-    }
-
-    fn start(&self, reply: Reply) {
-        match self {
-            Self::Channel(shared, None) => shared.transport.start(reply),
-            Self::Channel(_, Some(own)) => own.start(reply),
-            Self::Local(connection, executor) => {
-                let Some(Operation::Call(call)) = reply.take_operation() else {
-                    return;
-                };
-                let (connection, its_executor) = (Arc::clone(connection), Arc::clone(executor));
-                let handle = reply.call().clone();
-                executor.local.spawn(async move {
-                    let call = call_here(&connection, &its_executor, call, Attempt::First);
-                    if let Some(result) = handle.0.unless_abandoned(call).await {
-                        reply.finish(result);
-                    }
-                });
-            }
-        }
-    }
-
-    fn cancel(&self, call: &CallHandle) {
-        if call.0.abandon()
-            && let Some(transport) = self.transport()
-        {
-            transport.cancel(call);
-        }
-    }
-
-    /// Has what was started leave soon, though nobody waits.
-    fn flush(&self) {
-        if let Some(transport) = self.transport() {
-            transport.flush();
-        }
-    }
-
-    /// The stream has ended there.
-    fn handle_end(&self, is_ok: bool, trailers: Option<&Metadata>) {
-        if let Self::Channel(_, Some(own)) = self {
-            own.handle_stream_end(is_ok, trailers);
-        }
-    }
-
-    /// The caller begins to wait.
-    fn drive(&self, waiting: &mut Waiting) {
-        if let Some(transport) = self.transport() {
-            transport.drive(None, waiting);
-        }
-    }
-}
+use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Waiting};
 
 /// A stream at rest has one.
 type Calls = SmallVec<[CallHandle; 1]>;
@@ -304,12 +231,10 @@ impl ClientEnd {
             *encoding = its_encoding;
             *is_coded |= position.flags.has(StreamFlags::CODED);
             let (status, metadata) = (message.stream_status(), message.to_metadata());
-            let (buffer, body_at) = message.into_parts();
-            let (bytes, _) = buffer.into_parts();
-            let body = match bytes.len() > body_at {
-                true => Bytes::from(bytes).slice(body_at..),
-                false => Bytes::new(),
-            };
+            let mut body = body_of(message);
+            if !stream.is_within_window(&body) {
+                body = self.hold(body.len())?.around(body);
+            }
             Ok(StreamResponse {
                 position,
                 status,
@@ -532,6 +457,16 @@ impl StreamEnd for ClientEnd {
             }
             Some((ClientEvent::End(result), _)) => Poll::Ready(result.map(|()| None)),
         }
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        let account = self.route.account();
+        let held = account.hold(None, bytes);
+        held.ok_or_else(|| account.no_room(bytes, "ChannelBuilder"))
+    }
+
+    fn decode_limits(&self) -> DecodeLimits {
+        self.route.decode_limits()
     }
 
     fn reject(&self, why: &str) -> Status {

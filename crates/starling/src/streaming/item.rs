@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
-use starling_message::protobuf::DecodeLimits;
+use starling_endpoint::Status;
 use starling_message::{Arena, Bytes, Message, MessageView, Reader, reflect};
 use starling_stream::Items;
+
+use super::{HeldBytes, StreamEnd};
 
 /// One message of a stream, as it was received: where it lies, until the next one is asked for
 /// ([`StreamReceiver::message`](crate::StreamReceiver::message)), or with a share in the memory that it came in.
@@ -19,7 +22,7 @@ enum Kept<'a, M> {
     /// Validated.
     Shared(Bytes),
     /// Of a peer with another schema.
-    Decoded(Box<M>),
+    Decoded(Box<Decoded<M>>),
 }
 
 impl<'a, M: Message> StreamItem<'a, M> {
@@ -35,14 +38,14 @@ impl<'a, M: Message> StreamItem<'a, M> {
         match &self.0 {
             Kept::Lent(bytes) => M::view_of(Reader::root(bytes)),
             Kept::Shared(bytes) => M::view_of(Reader::root(bytes)),
-            Kept::Decoded(message) => message.view(),
+            Kept::Decoded(decoded) => decoded.message.view(),
         }
     }
 
     /// The message alone, in memory of its own.
     pub fn into_message(self) -> M {
         let bytes = match self.0 {
-            Kept::Decoded(message) => return *message,
+            Kept::Decoded(decoded) => return decoded.message,
             Kept::Lent(bytes) => bytes.to_vec(),
             Kept::Shared(bytes) => Vec::from(bytes),
         };
@@ -58,13 +61,9 @@ impl<M: Message> StreamItem<'static, M> {
     }
 
     /// A message of a peer with another schema.
-    ///
-    /// # Errors
-    /// Why the bytes are no such message.
     #[cold]
-    pub(super) fn decoded(bytes: &[u8]) -> Result<Self, String> {
-        let message = decode(bytes)?;
-        Ok(Self(Kept::Decoded(Box::new(message))))
+    pub(super) fn decoded(decoded: Decoded<M>) -> Self {
+        Self(Kept::Decoded(Box::new(decoded)))
     }
 }
 
@@ -74,10 +73,26 @@ impl<M: Message> fmt::Debug for StreamItem<'_, M> {
     }
 }
 
-/// An item that is in protobuf.
-#[cold]
-pub(super) fn decode<M: Message>(bytes: &[u8]) -> Result<M, String> {
-    M::from_protobuf(bytes, DecodeLimits::default()).map_err(|error| malformed(&error))
+/// A message that came in protobuf. It counts as long as it, or a copy, is here.
+#[derive(Clone)]
+pub(super) struct Decoded<M> {
+    pub(super) message: M,
+    _held: Arc<HeldBytes>,
+}
+
+impl<M: Message> Decoded<M> {
+    /// An item that is in protobuf. A failure ends the stream.
+    #[cold]
+    pub(super) fn new(end: &dyn StreamEnd, item: &[u8]) -> Result<Self, Status> {
+        let message = M::from_protobuf(item, end.decode_limits());
+        let message = message.map_err(|error| end.reject(&malformed(&error)))?;
+        let held = end.hold(message.arena().memory_len());
+        let held = held.inspect_err(|status| end.fail(status.clone()))?;
+        Ok(Self {
+            message,
+            _held: Arc::new(held),
+        })
+    }
 }
 
 #[cold]

@@ -4,9 +4,9 @@ use starling_endpoint::ProtocolConfig;
 
 /// Streams of one client at once, unless set: three quarters of the slots that its requests can have.
 const STREAMS: usize = 12_288;
-/// Bytes of one client's items that wait for handlers, unless set.
+/// Windows of one client's streams, unless set.
 const BYTES: usize = 64 << 20;
-/// The same of all clients.
+/// What streams may hold in all, unless set.
 const ALL_BYTES: usize = 512 << 20;
 
 /// The bounds on the streams of a dispatch thread.
@@ -16,9 +16,9 @@ pub(crate) struct StreamLimits {
     pub(crate) window: u32,
     /// Streams of one client.
     pub(crate) streams: usize,
-    /// Bytes of all streams of one client.
+    /// Windows of all streams of one client.
     pub(crate) bytes: usize,
-    /// Bytes of all streams.
+    /// Windows of all streams, and what they hold beyond those.
     pub(crate) all_bytes: usize,
 }
 
@@ -35,15 +35,17 @@ impl Default for StreamLimits {
 
 /// What one client has.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Holding {
-    pub(crate) streams: usize,
+pub(super) struct Holding {
+    pub(super) streams: usize,
     windows: usize,
+    /// Held beyond the windows.
+    beyond: usize,
 }
 
-/// What all clients have.
+/// What all clients have: windows, and what is held beyond those.
 #[derive(Debug, Default)]
-pub(crate) struct AllHoldings {
-    windows: usize,
+pub(super) struct AllHoldings {
+    bytes: usize,
 }
 
 impl StreamLimits {
@@ -63,25 +65,64 @@ impl StreamLimits {
     ///
     /// A client may have as many bytes as are still free, so one that comes later finds some (Choudhury and
     /// Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
-    pub(crate) fn admit(&self, client: &mut Holding, all: &mut AllHoldings) -> Option<u32> {
+    pub(super) fn admit(&self, client: &mut Holding, all: &mut AllHoldings) -> Option<u32> {
         if client.streams >= self.streams {
             return None;
         }
         // A client that uses up its bytes gets streams with the smallest window, which takes one message.
-        let free = self.all_bytes.saturating_sub(all.windows);
-        let left = self.bytes.min(free).saturating_sub(client.windows);
+        let of_client = self.bytes.saturating_sub(client.windows);
+        let left = of_client.min(self.left(Some(client), all));
         let window = (self.window as usize).min(left).max(1);
         client.streams += 1;
         client.windows += window;
-        all.windows += window;
+        all.bytes += window;
         Some(window as u32)
     }
 
     /// A stream with this window is over.
-    pub(crate) fn release(client: &mut Holding, all: &mut AllHoldings, window: u32) {
+    pub(super) fn release(client: &mut Holding, all: &mut AllHoldings, window: u32) {
         client.streams -= 1;
         client.windows -= window as usize;
-        all.windows -= window as usize;
+        all.bytes -= window as usize;
+    }
+
+    /// Whether a client may hold so many bytes more beyond its windows, which it does then. Without a client
+    /// all is one's.
+    pub(super) fn hold(
+        &self,
+        client: Option<&mut Holding>,
+        all: &mut AllHoldings,
+        bytes: usize,
+    ) -> bool {
+        let fits = bytes <= self.left(client.as_deref(), all);
+        if fits {
+            all.bytes += bytes;
+            if let Some(client) = client {
+                client.beyond += bytes;
+            }
+        }
+        fits
+    }
+
+    /// So many bytes are held no more.
+    pub(super) fn give_back(client: Option<&mut Holding>, all: &mut AllHoldings, bytes: usize) {
+        all.bytes -= bytes;
+        if let Some(client) = client {
+            client.beyond -= bytes;
+        }
+    }
+
+    /// What a client may have more.
+    fn left(&self, client: Option<&Holding>, all: &AllHoldings) -> usize {
+        let own = client.map_or(0, |client| client.windows + client.beyond);
+        self.all_bytes.saturating_sub(all.bytes).saturating_sub(own)
+    }
+}
+
+impl Holding {
+    /// Whether the client has nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.streams == 0 && self.beyond == 0
     }
 }
 
@@ -132,7 +173,7 @@ mod tests {
             for _ in 0..streams {
                 limits.admit(&mut client, &mut all);
             }
-            (client.windows, all.windows)
+            (client.windows, all.bytes)
         };
         let (greedy, _) = fill(100);
         assert_eq!(
@@ -147,5 +188,31 @@ mod tests {
             in_all.is_some_and(|bytes| bytes <= 1_000 + 200),
             "{in_all:?}"
         );
+    }
+    #[test]
+    fn a_client_holds_no_more_beyond_its_windows_than_is_free() {
+        let limits = StreamLimits {
+            window: 100,
+            bytes: 1_000,
+            all_bytes: 1_000,
+            ..StreamLimits::default()
+        };
+        let (mut greedy, mut honest) = (Holding::default(), Holding::default());
+        let mut all = AllHoldings::default();
+        assert_eq!(limits.admit(&mut greedy, &mut all), Some(100));
+        assert!(!limits.hold(Some(&mut greedy), &mut all, 801));
+        assert!(limits.hold(Some(&mut greedy), &mut all, 400));
+        assert!(!limits.hold(Some(&mut greedy), &mut all, 1));
+        assert_eq!(limits.admit(&mut greedy, &mut all), Some(1));
+        assert_eq!(limits.admit(&mut honest, &mut all), Some(100));
+        assert!(limits.hold(Some(&mut honest), &mut all, 299));
+        assert!(!limits.hold(Some(&mut honest), &mut all, 1));
+        StreamLimits::give_back(Some(&mut greedy), &mut all, 400);
+        assert!(limits.hold(Some(&mut greedy), &mut all, 399));
+        assert!(all.bytes <= 1_001);
+        // A channel has all of its own.
+        let mut all = AllHoldings::default();
+        assert!(limits.hold(None, &mut all, 1_000));
+        assert!(!limits.hold(None, &mut all, 1));
     }
 }

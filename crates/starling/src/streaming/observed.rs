@@ -8,9 +8,10 @@ use parking_lot::Mutex;
 use starling_compress::AlgorithmSet;
 use starling_endpoint::{Code, Encoding, Metadata, Status};
 use starling_message::Bytes;
+use starling_message::protobuf::DecodeLimits;
 use starling_stream::{Bundle, ItemSlices, Items, LENGTH};
 
-use super::StreamEnd;
+use super::{HeldBytes, StreamEnd};
 use crate::coding::plain_len;
 use crate::plane::Waiting;
 
@@ -176,6 +177,14 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
             Poll::Pending => {}
         }
         next
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        self.end.hold(bytes)
+    }
+
+    fn decode_limits(&self) -> DecodeLimits {
+        self.end.decode_limits()
     }
 
     fn reject(&self, why: &str) -> Status {

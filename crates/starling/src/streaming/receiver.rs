@@ -13,7 +13,7 @@ use starling_endpoint::{Encoding, Metadata, Status};
 use starling_message::Message;
 use starling_stream::Items;
 
-use super::item::malformed;
+use super::item::{Decoded, malformed};
 use super::{StreamBundle, StreamEnd, StreamItem};
 use crate::plane::Waiting;
 use crate::wait::block_on;
@@ -138,8 +138,13 @@ impl<M: Message> StreamReceiver<M> {
 
     #[cold]
     fn decode(&mut self, place: Range<usize>) -> Result<StreamItem<'static, M>, Status> {
-        let decoded = StreamItem::decoded(&self.items.body()[place]);
-        decoded.map_err(|why| self.reject(&why))
+        self.decode_at(place).map(StreamItem::decoded)
+    }
+
+    #[cold]
+    fn decode_at(&mut self, place: Range<usize>) -> Result<Decoded<M>, Status> {
+        let decoded = Decoded::new(&*self.end, &self.items.body()[place]);
+        decoded.inspect_err(|_| self.give_up())
     }
 
     /// A message that may be kept.
@@ -168,7 +173,10 @@ impl<M: Message> StreamReceiver<M> {
             Encoding::Native => StreamBundle::receive(std::mem::take(&mut self.items)),
             // One only, for in memory they may be much larger.
             Encoding::Protobuf => match self.items.next_range() {
-                Ok(place) => StreamBundle::decoded(&self.items.body()[place.unwrap_or_default()]),
+                Ok(place) => {
+                    let decoded = self.decode_at(place.unwrap_or_default());
+                    return Poll::Ready(decoded.map(|it| Some(StreamBundle::decoded(it))));
+                }
                 Err(error) => Err(error.to_string()),
             },
         };
@@ -206,9 +214,15 @@ impl<M: Message> StreamReceiver<M> {
     #[cold]
     fn reject(&mut self, why: &str) -> Status {
         let status = self.end.reject(why);
+        self.give_up();
+        status
+    }
+
+    /// The stream has failed.
+    #[cold]
+    fn give_up(&mut self) {
         self.items = Items::default();
         self.abandon();
-        status
     }
 
     /// Nobody reads any more.

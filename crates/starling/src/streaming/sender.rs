@@ -19,7 +19,8 @@ use crate::wait::block_on;
 /// Sends messages to the other end: of a client, to the server, and of a handler, to the client.
 ///
 /// Sending waits while the other end does not read: while what it has not read is as much as its window
-/// ([`CallOptions::stream_window`], `ServerBuilder::stream_window`), and as much again waits here.
+/// ([`CallOptions::stream_window`], `ServerBuilder::stream_window`), and as much again waits here, at most 256 KiB
+/// and a message.
 ///
 /// It is also a [`Sink`] of messages.
 ///

@@ -13,9 +13,11 @@ use starling_endpoint::{
     Cancellation, DeferredReply, Encoding, LocalHandle, Metadata, OwnedMessage, Status, StreamFlags,
 };
 use starling_message::Bytes;
+use starling_message::protobuf::DecodeLimits;
 use starling_stream::{Answer, Arrival, Bundle, Items, ServerStream};
 
 use super::StreamEnd;
+use super::account::{ByteAccount, HeldBytes, body_of};
 use super::open_bundle::{self, Open, Owner};
 use super::table::{Key, Streams};
 use crate::plane::{StreamingFuture, Waiting};
@@ -46,6 +48,8 @@ impl State {
 pub(crate) struct ServerEnd {
     this: Weak<Self>,
     table: Weak<Streams>,
+    account: Arc<ByteAccount>,
+    decode: DecodeLimits,
     key: Key,
     local: LocalHandle,
     encoding: Encoding,
@@ -78,6 +82,8 @@ impl ServerEnd {
             codes: AtomicBool::new(false),
             this: Weak::clone(this),
             table: Arc::downgrade(table),
+            account: Arc::clone(&table.account),
+            decode: table.decode,
             key,
             local,
             encoding,
@@ -110,15 +116,18 @@ impl ServerEnd {
         let cancelled = reply.poll_cancelled(&mut Context::from_waker(&waker));
         let encoding = request.encoding();
         let is_coded = position.flags.has(StreamFlags::CODED);
-        let (buffer, body_at) = request.into_parts();
-        let (bytes, _) = buffer.into_parts();
-        let body = match bytes.len() > body_at {
-            true => Bytes::from(bytes).slice(body_at..),
-            false => Bytes::new(),
-        };
+        let body = body_of(request);
         let mut state = self.state.lock();
+        let (body, full) = match self.counted(&state, body) {
+            Ok(body) => (body, None),
+            Err(status) => (Bytes::new(), Some(status)),
+        };
         let arrival = state.stream.handle_request(position, body, reply);
-        if let Poll::Ready(status) = cancelled {
+        let cancelled = match cancelled {
+            Poll::Ready(status) => Some(status),
+            Poll::Pending => full,
+        };
+        if let Some(status) = cancelled {
             return self.abort_with(state, status);
         }
         let arrival = match arrival {
@@ -145,6 +154,14 @@ impl ServerEnd {
         // The task that goes on has something to say, perhaps: its answer and this one are one.
         drop(state);
         wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Items that came, which count if they are beyond the window.
+    fn counted(&self, state: &State, body: Bytes) -> Result<Bytes, Status> {
+        match state.stream.is_within_window(&body) {
+            true => Ok(body),
+            false => self.hold(body.len()).map(|held| held.around(body)),
+        }
     }
 
     /// Ends the stream at once.
@@ -506,6 +523,15 @@ impl StreamEnd for ServerEnd {
         state.reader = Some(cx.waker().clone());
         self.flush(state);
         Poll::Pending
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        let held = self.account.hold(Some(self.key.client()), bytes);
+        held.ok_or_else(|| self.account.no_room(bytes, "ServerBuilder"))
+    }
+
+    fn decode_limits(&self) -> DecodeLimits {
+        self.decode
     }
 
     fn reject(&self, why: &str) -> Status {

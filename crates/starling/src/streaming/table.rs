@@ -7,8 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use starling_endpoint::{Context, Reply, Request, Status, StreamFlags};
 use starling_io::{PacketIo, PeerId};
+use starling_message::protobuf::DecodeLimits;
 
-use super::limits::{AllHoldings, Holding, StreamLimits};
+use super::account::ByteAccount;
+use super::limits::StreamLimits;
 use super::server::{HandlerTask, ServerEnd};
 use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
@@ -24,6 +26,13 @@ pub(crate) struct Key {
     pub(super) id: u64,
 }
 
+impl Key {
+    /// Whose it is.
+    pub(super) fn client(self) -> u64 {
+        self.peer.0.into()
+    }
+}
+
 struct Entry {
     end: Arc<ServerEnd>,
     window: u32,
@@ -34,21 +43,21 @@ struct Entry {
 #[derive(Default)]
 struct Table {
     streams: HashMap<Key, Entry>,
-    clients: HashMap<PeerId, Holding>,
-    all: AllHoldings,
     is_swept: bool,
 }
 
 /// The streams of one dispatch thread, by client, method and id.
 pub(crate) struct Streams {
-    limits: StreamLimits,
+    pub(super) account: Arc<ByteAccount>,
+    pub(super) decode: DecodeLimits,
     table: Mutex<Table>,
 }
 
 impl Streams {
-    pub(crate) fn new(limits: StreamLimits) -> Arc<Self> {
+    pub(crate) fn new(limits: StreamLimits, decode: DecodeLimits) -> Arc<Self> {
         Arc::new(Self {
-            limits,
+            account: ByteAccount::new(limits),
+            decode,
             table: Mutex::default(),
         })
     }
@@ -86,11 +95,11 @@ impl Streams {
             reply.set_stream(gone.position, None, 0);
             return reply.ok();
         }
-        let Some(window) = self.admit(key.peer) else {
+        let Some(window) = self.account.admit(key.client()) else {
             return reply.refuse(Status::resource_exhausted(format!(
                 "the server keeps at most {} streams for one client; end some, or have the server raise \
                  `max_streams_per_client`",
-                self.limits.streams
+                self.account.limits().streams
             )));
         };
         let (remaining, peer) = (request.remaining(), cx.peer(key.peer).clone());
@@ -119,15 +128,6 @@ impl Streams {
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.table.lock().streams.len()
-    }
-
-    fn admit(&self, peer: PeerId) -> Option<u32> {
-        let mut table = self.table.lock();
-        let Table { clients, all, .. } = &mut *table;
-        let mut client = clients.get(&peer).copied().unwrap_or_default();
-        let window = self.limits.admit(&mut client, all)?;
-        clients.insert(peer, client);
-        Some(window)
     }
 
     fn insert<I: PacketIo>(
@@ -191,16 +191,10 @@ impl Streams {
             return;
         }
         let entry = table.streams.remove(&key);
-        let Table { clients, all, .. } = &mut *table;
-        if let Some(entry) = &entry
-            && let Some(client) = clients.get_mut(&key.peer)
-        {
-            StreamLimits::release(client, all, entry.window);
-            if client.streams == 0 {
-                clients.remove(&key.peer);
-            }
-        }
         drop(table);
+        if let Some(entry) = &entry {
+            self.account.release(key.client(), entry.window);
+        }
         // Without the lock: it may be the last reference to what its handler has.
         drop(entry);
     }

@@ -38,10 +38,16 @@ pub(crate) fn start(
     address: &str,
     compression: Option<Compression>,
 ) -> (ServerHandle, Arc<Gate>, Channel) {
-    let (mut builder, gate) = server(&[address]);
-    if let Some(compression) = compression {
-        builder = builder.method_options("", MethodOptions::default().compression(compression));
-    }
+    let options = MethodOptions {
+        compression,
+        ..MethodOptions::default()
+    };
+    start_with(address, options)
+}
+
+fn start_with(address: &str, options: MethodOptions) -> (ServerHandle, Arc<Gate>, Channel) {
+    let (builder, gate) = server(&[address]);
+    let builder = builder.method_options("", options);
     gate.open.store(true, Ordering::SeqCst);
     let server = builder.build().expect("a server").spawn().expect("threads");
     let channel = Channel::lazy(server.address()).expect("a channel");
@@ -151,7 +157,12 @@ fn only_what_is_asked_for_is_compressed() {
     ];
     for (index, (at_server, options, expected)) in cases.into_iter().enumerate() {
         let address = format!("mem://compression-asked-{index}");
-        let (server, _gate, channel) = start(&address, at_server);
+        let options_of_all = MethodOptions {
+            compression: at_server,
+            max_request_bytes: Some(2 * LEN),
+            ..MethodOptions::default()
+        };
+        let (server, _gate, channel) = start_with(&address, options_of_all);
         let client = TestClient::new(channel.clone());
         // The first call opens the session, and asks what the server has.
         client.echo(&payload(b"")).wait().expect("an echo");

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use starling::plane::{Encoding, RequestView};
 use starling::{CallOptions, Channel, Code, Compression, MethodOptions, Status, block_on};
 use starling_endpoint::header::ResponseParts;
 use starling_endpoint::{CompressedBody, RequestCoding};
 use starling_test_protos::test::TestClient;
 
-use crate::common::{payload, server};
+use crate::common::{payload, server, wait_until};
 use crate::raw::{RawClient, RawServer};
 use crate::{algorithms, start, text};
 
@@ -101,14 +102,10 @@ fn a_server_refuses_what_it_cannot_unpack_and_serves_on() {
             Code::ResourceExhausted,
             "max_request_bytes",
         ),
-        (
-            packed(2, (64 << 20) + 1),
-            Code::ResourceExhausted,
-            "67108864",
-        ),
-        (packed(3, 64 << 20), Code::InvalidArgument, "cannot be"),
-        (packed(1, 10_000_000), Code::InvalidArgument, "cannot be"),
-        (packed(2, 50_000_000), Code::InvalidArgument, "cannot be"),
+        (packed(2, (4 << 20) + 1), Code::ResourceExhausted, "4194304"),
+        (packed(3, 4 << 20), Code::InvalidArgument, "cannot be"),
+        (packed(1, 1_000_000), Code::InvalidArgument, "cannot be"),
+        (packed(2, 4_000_000), Code::InvalidArgument, "cannot be"),
         (packed(1, 100), Code::InvalidArgument, "not 100 bytes"),
         (packed(2, 100), Code::InvalidArgument, "not 100 bytes"),
         (packed(3, 100), Code::InvalidArgument, "not 100 bytes"),
@@ -160,6 +157,31 @@ fn a_bomb_is_refused_by_the_methods_bound() {
     }
     let status = client.call("/test.Test/Echo", &packed(2, (1 << 20) + 1), &[0; 100]);
     assert!(status.expect_err("a bomb").message().contains("1048576"));
+}
+
+/// The dispatch thread has other clients. A request is unpacked where its handler runs.
+#[test]
+fn what_an_executor_runs_is_unpacked_there() {
+    let (builder, gate) = server(&["mem://peers-executor"]);
+    let tasks = Arc::new(Mutex::new(Vec::new()));
+    let given = Arc::clone(&tasks);
+    let builder = builder.nested_executor(move |task| given.lock().push(task));
+    let server = builder.build().expect("a server").spawn().expect("threads");
+    let calls = std::thread::scope(|scope| {
+        let call = scope.spawn(|| {
+            let mut client = RawClient::new(server.address());
+            client.call("/test.Test/Wait", &packed(2, 100), b"not packed at all")
+        });
+        wait_until(|| !tasks.lock().is_empty());
+        assert!(!call.is_finished(), "nobody has looked at it");
+        let task = tasks.lock().pop().expect("just seen");
+        block_on(task);
+        call.join().expect("no panic")
+    });
+    let status = calls.expect_err("it is not packed");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert!(!status.may_have_run(), "{status}");
+    assert_eq!(gate.waiting.load(Ordering::SeqCst), 0);
 }
 
 /// A server that answers with a body that is packed as the header says, or not.

@@ -5,6 +5,7 @@ mod common;
 mod faults;
 mod forms;
 mod malformed;
+mod memory;
 mod service;
 
 use std::sync::atomic::Ordering;

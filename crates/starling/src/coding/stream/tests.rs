@@ -1,14 +1,19 @@
 //! An end of a stream whose messages are packed, on one that hands out anything.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 
+use futures_core::Stream;
 use parking_lot::Mutex;
 use starling_compress::Algorithm;
 use starling_endpoint::Code;
+use starling_message::Message;
+use starling_message::well_known::StringValue;
 
 use super::*;
 use crate::method_options::MethodOptions;
 use crate::options::MessageOptions;
+use crate::streaming::{ByteAccount, HeldBytes, StreamReceiver};
 
 /// Hands out what was pushed.
 #[derive(Default)]
@@ -16,6 +21,8 @@ struct Loop {
     items: Mutex<VecDeque<Bytes>>,
     failed: Mutex<Option<Status>>,
     is_coded: bool,
+    is_protobuf: bool,
+    account: Option<Arc<ByteAccount>>,
 }
 
 impl StreamEnd for Loop {
@@ -48,7 +55,22 @@ impl StreamEnd for Loop {
         _: &mut Waiting,
     ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
         let item = self.items.lock().pop_front();
-        Poll::Ready(Ok(item.map(|item| (Items::one(&item), Encoding::Native))))
+        let encoding = match self.is_protobuf {
+            true => Encoding::Protobuf,
+            false => Encoding::Native,
+        };
+        Poll::Ready(Ok(item.map(|item| (Items::one(&item), encoding))))
+    }
+
+    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
+        let unbounded = || ByteAccount::of_client(None);
+        let account = self.account.clone().unwrap_or_else(unbounded);
+        let held = account.hold(None, bytes);
+        held.ok_or_else(|| Status::resource_exhausted("no room"))
+    }
+
+    fn decode_limits(&self) -> DecodeLimits {
+        DecodeLimits::default()
     }
 
     fn reject(&self, why: &str) -> Status {
@@ -108,6 +130,69 @@ fn all(compression: Compression) -> MessageOptions {
 }
 
 #[test]
+fn what_is_decoded_counts_until_the_reader_drops_it() {
+    let message = StringValue::from("a".repeat(5_000).as_str());
+    let protobuf = message.to_protobuf().expect("it is small");
+    let next = |items: &mut StreamReceiver<StringValue>| {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        match Pin::new(items).poll_next(&mut cx) {
+            Poll::Ready(next) => next.expect("no end"),
+            Poll::Pending => panic!("a loop is always ready"),
+        }
+    };
+    let inner = Arc::new(Loop {
+        is_protobuf: true,
+        account: Some(ByteAccount::of_client(Some(2 * 5_500))),
+        ..Loop::default()
+    });
+    let end: Arc<dyn StreamEnd> = Arc::<Loop>::clone(&inner);
+    for _ in 0..4 {
+        end.push(&protobuf, None, false).expect("it is open");
+    }
+    let mut items = StreamReceiver::new(end);
+    let first = next(&mut items).expect("room");
+    let copy = first.clone();
+    let second = next(&mut items).expect("room");
+    drop((first, second));
+    let third = next(&mut items).expect("room");
+    assert_eq!(
+        (copy.message().value().len(), third.message().value().len()),
+        (5_000, 5_000)
+    );
+    let status = next(&mut items).expect_err("no room");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    let failed = inner.failed.lock().clone().expect("the stream has ended");
+    assert_eq!(failed.code(), Code::ResourceExhausted);
+}
+
+/// Whether it is packed or not: what a reader gets has memory of its own.
+#[test]
+fn what_is_unpacked_counts_until_the_reader_drops_it() {
+    for len in [50, 5_000] {
+        let inner = Arc::new(Loop {
+            is_coded: true,
+            account: Some(ByteAccount::of_client(Some(2 * len))),
+            ..Loop::default()
+        });
+        let end = client(&inner, &all(Compression::lz4().min_bytes(100)));
+        for _ in 0..4 {
+            end.push(&vec![1; len], None, false).expect("it is open");
+        }
+        let first = read(&*end).expect("room").expect("an item");
+        let part = first.slice(7..);
+        let second = read(&*end).expect("room").expect("an item");
+        drop((first, second));
+        let third = read(&*end).expect("room").expect("an item");
+        assert_eq!((part.len(), third.len()), (len - 7, len));
+        let status = read(&*end).expect_err("no room");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        let failed = inner.failed.lock().clone().expect("the stream has ended");
+        assert_eq!(failed.code(), Code::ResourceExhausted);
+        drop((part, third));
+    }
+}
+
+#[test]
 fn messages_come_back_packed_or_not() {
     for algorithm in Algorithm::ALL.into_iter().filter(|it| it.is_available()) {
         let inner = coded();
@@ -152,7 +237,10 @@ fn bombs_and_nonsense_are_refused_at_both_ends() {
     let end_of_server = |inner: &Arc<Loop>| {
         let options = MethodOptions::default().max_request_bytes(40_000);
         let end: Arc<dyn StreamEnd> = Arc::<Loop>::clone(inner);
-        coded_at_server(end, &MethodCoding::new("/a.B/C", &options))
+        coded_at_server(
+            end,
+            &MethodCoding::new("/a.B/C", &options, DecodeLimits::default()),
+        )
     };
     let cases: [(&[u8], Code, Code); 6] = [
         (b"", Code::Internal, Code::InvalidArgument),

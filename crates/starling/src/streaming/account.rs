@@ -1,0 +1,173 @@
+//! What the streams of a dispatch thread hold, or those of a channel; and the decoded requests of one.
+//!
+//! ```text
+//!  a message that comes ── within the window? ── yes ─▶ its bytes are the window's, which was counted when the
+//!                                │                      stream began
+//!                                no
+//!                                ▼
+//!                            ByteAccount ── no room ─▶ the stream ends with RESOURCE_EXHAUSTED
+//!                                ▼
+//!                           counted bytes, until nobody has them
+//! ```
+//!
+//! So do messages that were unpacked, whatever the window. What a reader has of the window's bytes is at most
+//! the window once more.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use starling_endpoint::{OwnedMessage, Status};
+use starling_message::Bytes;
+
+use super::limits::{AllHoldings, Holding, StreamLimits};
+
+/// A body behind a longer header than this is copied out of its message, unless it is larger than the second.
+/// So headers do not stay in memory that does not count.
+const LONG_HEADER: usize = 128;
+const LARGE_BODY: usize = 64 << 10;
+
+#[derive(Debug, Default)]
+struct Sums {
+    clients: HashMap<u64, Holding>,
+    all: AllHoldings,
+}
+
+/// What clients hold, each by its number.
+#[derive(Debug)]
+pub(crate) struct ByteAccount {
+    limits: StreamLimits,
+    sums: Mutex<Sums>,
+}
+
+impl ByteAccount {
+    /// Of the streams of a dispatch thread.
+    pub(super) fn new(limits: StreamLimits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            sums: Mutex::default(),
+        })
+    }
+
+    /// Of the streams that a client opens. Their windows do not count: it has chosen them.
+    pub(crate) fn of_client(max_bytes: Option<usize>) -> Arc<Self> {
+        let default = StreamLimits::default();
+        Self::new(StreamLimits {
+            all_bytes: max_bytes.unwrap_or(default.all_bytes),
+            ..default
+        })
+    }
+
+    pub(super) fn limits(&self) -> &StreamLimits {
+        &self.limits
+    }
+
+    /// Of decoded requests that wait for their handlers.
+    pub(crate) fn of_requests(max_bytes: usize) -> Arc<Self> {
+        Self::of_client(Some(max_bytes))
+    }
+
+    /// The window of one more stream of a client. None: it has as many as it may.
+    pub(super) fn admit(&self, client: u64) -> Option<u32> {
+        let Sums { clients, all } = &mut *self.sums.lock();
+        let mut holding = clients.get(&client).copied().unwrap_or_default();
+        let window = self.limits.admit(&mut holding, all)?;
+        clients.insert(client, holding);
+        Some(window)
+    }
+
+    /// A stream with this window is over.
+    pub(super) fn release(&self, client: u64, window: u32) {
+        let Sums { clients, all } = &mut *self.sums.lock();
+        let holding = clients.entry(client).or_default();
+        StreamLimits::release(holding, all, window);
+        if holding.is_empty() {
+            clients.remove(&client);
+        }
+    }
+
+    /// Counts bytes beyond the windows. Without a client, who may have as many as are free, all is one's.
+    /// None: there is no room.
+    pub(crate) fn hold(self: &Arc<Self>, client: Option<u64>, bytes: usize) -> Option<HeldBytes> {
+        let Sums { clients, all } = &mut *self.sums.lock();
+        let mut holding = client.map(|client| clients.get(&client).copied().unwrap_or_default());
+        if !self.limits.hold(holding.as_mut(), all, bytes) {
+            return None;
+        }
+        if let (Some(client), Some(holding)) = (client, holding) {
+            clients.insert(client, holding);
+        }
+        Some(HeldBytes(Some(Counted {
+            account: Arc::clone(self),
+            client,
+            bytes,
+        })))
+    }
+
+    /// Why a message of a stream finds no room. `builder` has the setting.
+    #[cold]
+    pub(super) fn no_room(&self, bytes: usize, builder: &str) -> Status {
+        Status::resource_exhausted(format!(
+            "streams may hold {} bytes in all, and have no room for {bytes} more of a message: read messages \
+             sooner, send smaller ones, or raise `{builder}::max_stream_bytes`",
+            self.limits.all_bytes
+        ))
+    }
+}
+
+/// Bytes that count until this is dropped. By default there are none.
+#[derive(Debug, Default)]
+pub(crate) struct HeldBytes(
+    #[expect(dead_code, reason = "it counts until it is dropped")] Option<Counted>,
+);
+
+#[derive(Debug)]
+struct Counted {
+    account: Arc<ByteAccount>,
+    client: Option<u64>,
+    bytes: usize,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let Sums { clients, all } = &mut *self.account.sums.lock();
+        let Some(client) = self.client else {
+            return StreamLimits::give_back(None, all, self.bytes);
+        };
+        let holding = clients.entry(client).or_default();
+        StreamLimits::give_back(Some(holding), all, self.bytes);
+        if holding.is_empty() {
+            clients.remove(&client);
+        }
+    }
+}
+
+impl HeldBytes {
+    /// These bytes, which count until nobody has them.
+    pub(crate) fn around(self, bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
+        struct Counted<T>(
+            T,
+            #[expect(dead_code, reason = "it is dropped with them")] HeldBytes,
+        );
+        impl<T: AsRef<[u8]>> AsRef<[u8]> for Counted<T> {
+            fn as_ref(&self) -> &[u8] {
+                self.0.as_ref()
+            }
+        }
+        Bytes::from_owner(Counted(bytes, self))
+    }
+}
+
+/// The items of a message that came.
+pub(super) fn body_of(message: OwnedMessage) -> Bytes {
+    let (buffer, body_at) = message.into_parts();
+    let (bytes, _) = buffer.into_parts();
+    let len = bytes.len().saturating_sub(body_at);
+    match len {
+        0 => Bytes::new(),
+        _ if body_at > LONG_HEADER && len <= LARGE_BODY => {
+            Bytes::copy_from_slice(&bytes[body_at..])
+        }
+        _ => Bytes::from(bytes).slice(body_at..),
+    }
+}

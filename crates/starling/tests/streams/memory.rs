@@ -1,0 +1,200 @@
+//! What streams hold is bounded at both ends: messages that wait, and those that their readers have.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures::FutureExt;
+use starling::{Channel, Code, Message, Server, Status, StreamReceiver};
+use starling::{NestedContext, OwnedRequest, ServerHandle, StreamSender};
+use starling_test_protos::streams::{Number, Range, Streams, StreamsClient, StreamsServer, Sum};
+
+use crate::common::wait_until;
+use crate::service::{builder, end, number, range, serve};
+
+/// Bytes of each message.
+const LARGE: usize = 1 << 20;
+/// Streams of each test, with a message each. Of four such messages a client may have two: then it has as
+/// many as are free.
+const STREAMS: usize = 6;
+const BOUND: usize = 4 * LARGE + 100_000;
+const FIT: usize = 2;
+
+/// Waits until the streams are over that do not fit. Returns those that go on.
+fn rest_of<M: Message>(streams: Vec<StreamReceiver<M>>, fit: usize) -> Vec<StreamReceiver<M>> {
+    let mut open: Vec<_> = streams.into_iter().collect();
+    wait_until(|| {
+        open.retain_mut(|stream| match stream.message().now_or_never() {
+            None => true,
+            Some(Ok(_)) => panic!("nobody sends"),
+            Some(Err(status)) => {
+                assert_is_full(&status);
+                false
+            }
+        });
+        open.len() <= fit
+    });
+    open
+}
+
+fn assert_is_full(status: &Status) {
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("max_stream_bytes"), "{status}");
+}
+
+#[test]
+fn messages_that_wait_for_their_handlers_are_bounded_in_all() {
+    let (builder, counts) = builder("mem://streams-memory-unread");
+    let builder = builder.stream_window(1).max_stream_bytes(BOUND);
+    let server = builder.build().expect("a server").spawn().expect("threads");
+    let client = StreamsClient::new(Channel::lazy(server.address()).expect("a channel"));
+    for _ in 0..2 {
+        let (there, back): (Vec<_>, Vec<_>) = (0..STREAMS)
+            .map(|_| {
+                let (mut there, back) = client.wait();
+                there.send_wait(&number(1, LARGE)).expect("room");
+                (there, back)
+            })
+            .unzip();
+        let open = rest_of(back, FIT);
+        assert_eq!(open.len(), FIT, "what fits goes on");
+        drop((there, open));
+        wait_until(|| counts.running.load(Ordering::SeqCst) == 0);
+    }
+    // One that is read goes on, however much it is in all.
+    let mut add = client.add();
+    for value in 0..20 {
+        add.send_wait(&number(value, LARGE)).expect("room");
+    }
+    assert_eq!(add.finish_wait().expect("a sum").message().count(), 20);
+    end(server);
+}
+
+/// Handlers that keep what they get.
+struct Keeper;
+
+impl Streams for Keeper {
+    async fn count(
+        self: Arc<Self>,
+        context: NestedContext,
+        _request: OwnedRequest<Range>,
+        _: StreamSender<Number>,
+    ) -> Result<(), Status> {
+        context.sleep(crate::common::LONG * 100).await;
+        Ok(())
+    }
+
+    async fn add(
+        self: Arc<Self>,
+        _: NestedContext,
+        _: StreamReceiver<Number>,
+    ) -> Result<Sum, Status> {
+        Ok(Sum::new())
+    }
+
+    async fn echo(
+        self: Arc<Self>,
+        context: NestedContext,
+        mut numbers: StreamReceiver<Number>,
+        _: StreamSender<Number>,
+    ) -> Result<(), Status> {
+        let _kept = numbers.message().await?;
+        context.sleep(crate::common::LONG * 100).await;
+        Ok(())
+    }
+
+    async fn wait(
+        self: Arc<Self>,
+        _: NestedContext,
+        _: StreamReceiver<Number>,
+        _: StreamSender<Number>,
+    ) -> Result<(), Status> {
+        Ok(())
+    }
+
+    async fn panic(
+        self: Arc<Self>,
+        _: NestedContext,
+        _: OwnedRequest<Range>,
+        _: StreamSender<Number>,
+    ) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+fn keeper(address: &str) -> (ServerHandle, StreamsClient<Channel>) {
+    let server = Server::builder().bind(address).expect("a free name");
+    let server = server
+        .add_service(StreamsServer::new(Keeper))
+        .stream_window(1)
+        .max_stream_bytes(BOUND)
+        .build()
+        .expect("a server")
+        .spawn()
+        .expect("threads");
+    let channel = Channel::lazy(server.address()).expect("a channel");
+    (server, StreamsClient::new(channel))
+}
+
+#[test]
+fn a_message_that_its_handler_has_counts_until_it_is_dropped() {
+    let (_server, client) = keeper("mem://streams-memory-held");
+    for _ in 0..2 {
+        let (there, back): (Vec<_>, Vec<_>) = (0..STREAMS)
+            .map(|_| {
+                let (mut there, back) = client.echo();
+                there.send_wait(&number(1, LARGE)).expect("room");
+                (there, back)
+            })
+            .unzip();
+        let open = rest_of(back, FIT);
+        assert_eq!(open.len(), FIT, "what fits goes on");
+        drop((there, open));
+        // The next streams fit when the handlers of these have gone.
+        wait_until(|| {
+            let (mut there, mut back) = client.wait();
+            there
+                .send_wait(&number(1, LARGE + LARGE / 2))
+                .expect("room");
+            back.wait().is_ok()
+        });
+    }
+}
+
+#[test]
+fn the_only_request_of_a_stream_counts_as_long_as_its_handler_has_it() {
+    let (_server, client) = keeper("mem://streams-memory-only");
+    let request = range(0, 1, 0).with_note(&vec![7; LARGE]);
+    let streams: Vec<_> = (0..STREAMS).map(|_| client.count(&request)).collect();
+    let open = rest_of(streams, FIT);
+    assert_eq!(open.len(), FIT, "what fits goes on");
+}
+
+#[test]
+fn messages_that_wait_for_a_client_are_bounded_for_its_channel() {
+    let (server, counts, _) = serve("mem://streams-memory-client");
+    let channel = Channel::builder(server.address())
+        .max_stream_bytes(2 * LARGE + 100_000)
+        .lazy()
+        .expect("a channel");
+    let client = StreamsClient::new(channel);
+    let request = range(0, 1, LARGE as u32);
+    let mut streams: Vec<_> = (0..STREAMS).map(|_| client.count(&request)).collect();
+    let kept: Vec<_> = (streams.iter_mut())
+        .filter_map(|stream| match stream.wait() {
+            Ok(item) => Some(item.expect("a number")),
+            Err(status) => {
+                assert_is_full(&status);
+                None
+            }
+        })
+        .collect();
+    assert_eq!(kept.len(), FIT, "what fits goes on");
+    drop(kept);
+    drop(streams);
+    for _ in 0..STREAMS {
+        let mut numbers = client.count(&request);
+        assert!(numbers.wait().expect("room").is_some());
+    }
+    wait_until(|| counts.running.load(Ordering::SeqCst) == 0);
+    end(server);
+}
