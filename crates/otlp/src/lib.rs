@@ -24,8 +24,8 @@
 //! | metrics of calls | [`starling::metrics::snapshot`], every ten seconds unless set, as cumulative sums and histograms under the names of OpenTelemetry's semantic conventions |
 //! | counters of threads | [`starling::metrics::threads`], as `starling.endpoint.*`, `starling.protocol.*`, `starling.device.*` |
 //!
-//! Metrics go in requests of at most 64 series, which stay below the 4 MiB that a collector takes. Beyond 4,096 series
-//! a process has no more: [`starling::metrics`] says what happens there.
+//! Metrics go in requests of at most 64 series, which stay below the 4 MiB that a collector takes. A process has at
+//! most 4,096 series: [`starling::metrics`] says what happens beyond them.
 //!
 //! A program that has a pipeline of its own for spans takes [`OtelTracer`] alone.
 

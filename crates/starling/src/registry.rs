@@ -23,7 +23,7 @@ use crate::plane::{ListenerContext, Method, MethodHandler, ServerStreamEnd};
 use crate::reflection::{Catalog, ReflectionServer, bind_method};
 use crate::service::{Registrar, Service};
 use crate::streaming::{StreamLimits, StreamReceiver, StreamSender};
-use crate::trace::{self, TracedMethod};
+use crate::trace::{self, ClientBound, ClientTraces, TracedMethod};
 
 /// The future of a nested handler, as [`ServerBuilder::nested_executor`] gets it.
 ///
@@ -47,6 +47,8 @@ pub(crate) struct Registry {
     pub(crate) has_reflection: bool,
     /// The statuses of the services.
     pub(crate) health: Health,
+    /// What is made of the traces that calls come with.
+    pub(crate) client_traces: ClientTraces,
     /// Where nested handlers run. In the dispatch thread if this is `None`.
     pub(crate) spawn: Option<SpawnTask>,
     /// The bounds on each client's streams.
@@ -73,6 +75,7 @@ impl Default for Registry {
             has_introspection: true,
             has_reflection: true,
             health: Health::default(),
+            client_traces: ClientTraces::default(),
             spawn: None,
             streams: StreamLimits::default(),
             decode: DecodeLimits::default(),
@@ -179,7 +182,11 @@ impl Registry {
         let interceptors = std::mem::take(&mut self.interceptors);
         self.intercept_from(0, &interceptors);
         if trace::is_enabled() {
-            self.wrap(|method| Box::new(TracedMethod(method)));
+            let bound = Arc::new(ClientBound::new(self.client_traces));
+            self.wrap(|method| {
+                let bound = Arc::clone(&bound);
+                Box::new(TracedMethod { method, bound })
+            });
         }
         if metrics::is_enabled() {
             self.wrap(|method| Box::new(MeasuredMethod(method)));

@@ -190,6 +190,13 @@ macro_rules! settings_methods {
             self
         }
 
+        /// What the server makes of the traces that its clients' calls come with, if traces are enabled: a client
+        /// says itself whether its calls are sampled. The default is to follow 1,000 sampled calls a second.
+        pub fn client_traces(mut self, traces: $crate::trace::ClientTraces) -> Self {
+            self.settings.registry.client_traces = traces;
+            self
+        }
+
         /// Sets how a dispatch thread behaves when it is idle. By default it spins for a moment and
         /// then sleeps.
         pub fn idle(mut self, idle: ::starling_endpoint::Idle) -> Self {

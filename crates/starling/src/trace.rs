@@ -30,10 +30,12 @@
 //!
 //! A span costs what the subscriber makes of it, so choose the share of calls that begin a trace. A call that
 //! is in no trace costs some nanoseconds, and a branch unless traces are enabled. A trace that its beginner does
-//! not sample is passed on without spans. To have OpenTelemetry make the ids, set a [`Tracer`]; the crate
-//! `starling-otlp` has one.
+//! not sample is passed on without spans. A client says itself whether its calls are sampled: a server follows 1,000
+//! such calls a second unless it is set otherwise ([`ClientTraces`]). To have OpenTelemetry make the ids, set a
+//! [`Tracer`]; the crate `starling-otlp` has one.
 
 mod client;
+mod clients;
 mod context;
 mod server;
 
@@ -45,6 +47,8 @@ use tracing::Span;
 use tracing::field::Empty;
 
 pub(crate) use client::{ClientSpan, begin_call, begin_stream};
+pub(crate) use clients::ClientBound;
+pub use clients::ClientTraces;
 pub use context::{Scoped, TraceContext, TraceEntered};
 pub(crate) use server::TracedMethod;
 

@@ -128,6 +128,12 @@ impl TraceContext {
         }
     }
 
+    /// The same, and nobody records it from here on.
+    pub(super) fn not_sampled(mut self) -> Self {
+        self.flags &= !SAMPLED;
+        self
+    }
+
     /// The trace.
     pub fn trace_id(&self) -> u128 {
         self.trace_id

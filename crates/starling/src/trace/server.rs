@@ -7,41 +7,64 @@ use std::sync::Arc;
 use starling_endpoint::{Code, MetadataView, RequestView, Status, UnaryFn, WorkerFn};
 use starling_message::MethodDescriptor;
 
-use super::{CallSpan, End, of_metadata};
+use super::{CallSpan, ClientBound, End};
 use crate::plane::{
     ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
 };
+use crate::time::Time;
 
 /// A method whose calls take part in traces.
-pub(crate) struct TracedMethod(pub(crate) Box<dyn Method>);
+pub(crate) struct TracedMethod {
+    pub(crate) method: Box<dyn Method>,
+    /// That of the server.
+    pub(crate) bound: Arc<ClientBound>,
+}
 
 impl Method for TracedMethod {
     fn descriptor(&self) -> &'static MethodDescriptor {
-        self.0.descriptor()
+        self.method.descriptor()
     }
 
     fn is_built_in(&self) -> bool {
-        self.0.is_built_in()
+        self.method.is_built_in()
     }
 
     fn handler(&self, listener: &ListenerContext) -> MethodHandler {
-        let path = self.descriptor().path;
-        match self.0.handler(listener) {
-            MethodHandler::Inline(handler) => inline(path, handler),
-            MethodHandler::Worker(handler) => worker(path, handler),
-            MethodHandler::Nested(handler) => nested(path, handler),
-            MethodHandler::Streaming(handler) => streaming(path, handler),
+        let spans = Spans {
+            path: self.descriptor().path,
+            bound: Arc::clone(&self.bound),
+            time: listener.channels.executor.time.clone(),
+        };
+        match self.method.handler(listener) {
+            MethodHandler::Inline(handler) => inline(spans, handler),
+            MethodHandler::Worker(handler) => worker(spans, handler),
+            MethodHandler::Nested(handler) => nested(spans, handler),
+            MethodHandler::Streaming(handler) => streaming(spans, handler),
         }
     }
 }
 
-impl CallSpan {
+/// Makes the spans of a method's calls.
+struct Spans {
+    path: &'static str,
+    bound: Arc<ClientBound>,
+    time: Time,
+}
+
+impl Spans {
     /// The span of a call that came. `None`: it is in no trace.
     #[inline]
-    fn of_request(path: &str, metadata: MetadataView<'_>, client: &str) -> Option<Self> {
-        Self::begin(path, End::Server { client }, of_metadata(metadata))
+    fn begin(&self, metadata: MetadataView<'_>, client: &str) -> Option<CallSpan> {
+        let parent = self.bound.trace_of(metadata, &self.time);
+        CallSpan::begin(self.path, End::Server { client }, parent)
     }
 
+    fn of_request(&self, request: &RequestView<'_>) -> Option<CallSpan> {
+        self.begin(request.metadata(), request.peer().address())
+    }
+}
+
+impl CallSpan {
     /// Runs a handler within the span.
     fn run<T>(&self, handler: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
         let panicked = EndOnDrop(self);
@@ -90,31 +113,27 @@ fn code_of<T>(result: &Result<T, Status>) -> Code {
     result.as_ref().map_or_else(Status::code, |_| Code::Ok)
 }
 
-fn span_of(path: &str, request: &RequestView<'_>) -> Option<CallSpan> {
-    CallSpan::of_request(path, request.metadata(), request.peer().address())
-}
-
-fn inline(path: &'static str, mut handler: Box<UnaryFn>) -> MethodHandler {
+fn inline(spans: Spans, mut handler: Box<UnaryFn>) -> MethodHandler {
     MethodHandler::Inline(Box::new(move |request, response| {
-        match span_of(path, &request) {
+        match spans.of_request(&request) {
             None => handler(request, response),
             Some(span) => span.run(|| handler(request, response)),
         }
     }))
 }
 
-fn worker(path: &'static str, handler: Arc<WorkerFn>) -> MethodHandler {
+fn worker(spans: Spans, handler: Arc<WorkerFn>) -> MethodHandler {
     MethodHandler::Worker(Arc::new(move |request, response| {
-        match span_of(path, &request) {
+        match spans.of_request(&request) {
             None => handler(request, response),
             Some(span) => span.run(|| handler(request, response)),
         }
     }))
 }
 
-fn nested(path: &'static str, handler: Arc<NestedFn>) -> MethodHandler {
+fn nested(spans: Spans, handler: Arc<NestedFn>) -> MethodHandler {
     MethodHandler::Nested(Arc::new(move |message, call| {
-        let span = CallSpan::of_request(path, message.metadata(), call.peer.address());
+        let span = spans.begin(message.metadata(), call.peer.address());
         let Some(span) = span else {
             return handler(message, call);
         };
@@ -127,10 +146,10 @@ fn nested(path: &'static str, handler: Arc<NestedFn>) -> MethodHandler {
     }))
 }
 
-fn streaming(path: &'static str, handler: Arc<StreamingFn>) -> MethodHandler {
+fn streaming(spans: Spans, handler: Arc<StreamingFn>) -> MethodHandler {
     MethodHandler::Streaming(Arc::new(move |ServerStreamEnd(end), call| {
         let metadata = end.headers().unwrap_or_default();
-        let span = CallSpan::of_request(path, metadata.view(), call.peer.address());
+        let span = spans.begin(metadata.view(), call.peer.address());
         let end = ServerStreamEnd(end);
         match span {
             None => handler(end, call),

@@ -1,5 +1,6 @@
 //! Traces: spans of calls at both ends, and their context in metadata, from call to nested call.
 
+mod clients;
 #[path = "../common/mod.rs"]
 mod common;
 mod service;

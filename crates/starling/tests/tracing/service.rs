@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use starling::{
-    Caller, Channel, NestedContext, OwnedRequest, Request, Server, ServerHandle, Status,
-    StreamReceiver, StreamSender,
+    Caller, Channel, NestedContext, OwnedRequest, Request, Server, ServerBuilder, ServerHandle,
+    Status, StreamReceiver, StreamSender,
 };
 use starling_test_protos::streams::{Number, Range, Streams, StreamsServer, Sum};
 use starling_test_protos::test::{
@@ -122,13 +122,17 @@ impl Streams for Service {
     }
 }
 
-/// A server at an address.
-pub(crate) fn serve(address: &str) -> ServerHandle {
+pub(crate) fn builder(address: &str) -> ServerBuilder {
     let builder = Server::builder()
         .bind(address)
         .expect("a free address")
         .workers(1);
     let builder = builder.add_service(TestServer::new(Service));
-    let server = builder.add_service(StreamsServer::new(Service)).build();
+    builder.add_service(StreamsServer::new(Service))
+}
+
+/// A server at an address.
+pub(crate) fn serve(address: &str) -> ServerHandle {
+    let server = builder(address).build();
     server.expect("a server").spawn().expect("threads")
 }
