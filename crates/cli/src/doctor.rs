@@ -47,6 +47,8 @@ the kernel whether an interface has an XDP program, and what its driver can do. 
 between two network namespaces of its own; making those needs root and iproute2, which a device does
 not.
 
+It also says how much memory clients can make a server hold, at its defaults.
+
 Each finding is ok, a note (the device works, but could do more) or bad (it does not work). Notes and
 bad findings say what to do.
 
@@ -72,6 +74,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         })
     };
     print(&checks::host(&host))?;
+    print(&checks::server(
+        &host,
+        &starling::Server::builder().budgets(),
+    ))?;
     let mut lacking = Vec::new();
     for device in Device::ALL {
         let is_named = arguments.devices.contains(&device);

@@ -57,7 +57,7 @@ fn every_finding_that_is_not_ok_says_what_to_do() {
 fn the_text_has_a_verdict_for_each_device() {
     let output = doctor(&["--look"]);
     let found = text(&output.stdout);
-    for device in ["host\n", "udp: ", "shm: ", "xdp: "] {
+    for device in ["host\n", "server\n", "udp: ", "shm: ", "xdp: "] {
         assert!(found.contains(device), "{device} is not in\n{found}");
     }
 }

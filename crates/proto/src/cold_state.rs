@@ -39,6 +39,11 @@ impl<L, X: Default> Default for Cold<L, X> {
     }
 }
 
+impl<L, X> ColdState<L, X> {
+    /// What it takes when it is allocated, beside the message.
+    pub(crate) const BYTES: usize = size_of::<Cold<L, X>>() + size_of::<L>();
+}
+
 impl<L, X: Default> ColdState<L, X> {
     /// The state of a message of several packets, if there is one.
     pub(crate) fn large(&self) -> Option<&L> {

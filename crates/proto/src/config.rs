@@ -248,6 +248,12 @@ impl Config {
         ]
     }
 
+    /// What the sessions of a server take at most, in bytes: their slots, each with a response that is too small for
+    /// [`Config::retained_bytes`]. Slots get memory when they are used.
+    pub fn session_bytes(&self) -> usize {
+        self.max_sessions * crate::server::most_session_bytes(self.slots.into())
+    }
+
     fn check_times(&self) -> [Check; 7] {
         [
             (

@@ -29,6 +29,7 @@ use crate::{
     SessionId, SinkError,
 };
 use session::ServerSession;
+pub(crate) use session::most_session_bytes;
 use slot::{Large, Phase, Slot};
 
 /// A client that sends a large request or fetches a large response sends a frame within this time,

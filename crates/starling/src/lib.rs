@@ -404,6 +404,7 @@
 mod address;
 mod balancing;
 mod binding;
+mod budgets;
 mod call_cell;
 mod caller;
 mod channel;
@@ -452,6 +453,7 @@ mod wait;
 
 pub use address::{Address, AddressError};
 pub use balancing::{BackendState, Resolver, Resolving};
+pub use budgets::{Budget, Budgets};
 pub use caller::Caller;
 pub use channel::{Channel, ChannelBuilder, ChannelCall};
 pub use channel_state::ChannelState;

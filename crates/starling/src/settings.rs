@@ -158,6 +158,11 @@ macro_rules! settings_methods {
             self
         }
 
+        /// What clients can make each dispatch thread hold at most, by these settings.
+        pub fn budgets(&self) -> $crate::Budgets {
+            $crate::Budgets::of(&self.settings)
+        }
+
         /// The statuses that health checks get (gRPC's `grpc.health.v1.Health`, which every server has). A
         /// program may set some before it serves.
         pub fn health(&self) -> $crate::Health {

@@ -1,5 +1,6 @@
 //! Findings: whether the facts about the host allow each device, and how well.
 
+use starling::Budgets;
 use starling_io_udp::UdpConfig;
 use starling_io_xdp::{
     Interface, KernelVersion, LARGE_FRAMES_KERNEL, Mode, OLDEST_KERNEL, Occupant, XdpConfig,
@@ -29,6 +30,36 @@ pub(super) fn host(host: &Host) -> Findings {
     }
     if let Some((free, all_pages)) = host.hugepages {
         all.ok(format!("{free} of {all_pages} huge pages of 2 MiB free"));
+    }
+    all
+}
+
+/// What clients can make a server hold, by the settings that it has unless they are changed.
+pub(super) fn server(host: &Host, budgets: &Budgets) -> Findings {
+    let mut all = Findings::new("server");
+    for budget in budgets.iter() {
+        all.ok(format!(
+            "{}: {} at most, {} by one peer ({})",
+            budget.what,
+            mebibytes(budget.all_peers),
+            mebibytes(budget.one_peer),
+            budget.setting
+        ));
+    }
+    let together = format!(
+        "clients can make each dispatch thread hold {}, one peer {}",
+        gibibytes(budgets.all_peers()),
+        gibibytes(budgets.one_peer())
+    );
+    match host.memory {
+        Some(free) if free < budgets.all_peers() => all.note(
+            format!(
+                "{together}: more than the {} that are free",
+                gibibytes(free)
+            ),
+            "where clients are not trusted, lower these settings until they fit",
+        ),
+        _ => all.ok(together),
     }
     all
 }
@@ -294,6 +325,20 @@ mod tests {
         let all = findings.iter().filter(|finding| finding.level == level);
         all.map(|f| format!("{} => {}\n", f.what, f.advice.as_deref().unwrap_or("")))
             .collect()
+    }
+
+    #[test]
+    fn a_host_with_less_memory_than_clients_can_take_is_told_so() {
+        let budgets = starling::Server::builder().budgets();
+        let small = of_level(&server(&root(), &budgets), Level::Note);
+        assert!(small.contains("lower these settings"), "{small}");
+        let large = Host {
+            memory: Some(budgets.all_peers()),
+            ..root()
+        };
+        assert_eq!(of_level(&server(&large, &budgets), Level::Note), "");
+        let all = of_level(&server(&large, &budgets), Level::Ok);
+        assert_eq!(all.lines().count(), budgets.iter().count() + 1, "{all}");
     }
 
     #[test]

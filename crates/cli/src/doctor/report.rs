@@ -111,7 +111,7 @@ impl Findings {
 
     pub(super) fn text(&self) -> String {
         let verdict = match (self.about, self.level(), self.tried) {
-            ("host", ..) => "",
+            ("host" | "server", ..) => "",
             (_, Level::Bad, _) => ": does not work here",
             (_, Level::Note, true) => ": works, but could do more",
             (_, Level::Ok, true) => ": works",

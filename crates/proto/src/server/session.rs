@@ -10,8 +10,9 @@
 //! Numbers only grow, so no request is ever handed over twice, even if frames arrive again.
 
 use super::credits::REPEAT_NS;
-use super::slot::{Large, Phase, Slot};
+use super::slot::{ColdState, Large, Phase, Slot};
 use crate::holdings::HoldingId;
+use crate::msgbuf_pool::KEPT_BYTES;
 use crate::shared::Shared;
 use crate::sink::push_rare;
 use crate::slots::Slots;
@@ -71,6 +72,11 @@ pub(crate) struct ServerSession {
 }
 
 const _: () = assert!(size_of::<ServerSession>() <= 256);
+
+/// What a session takes when each of its slots keeps a response of the largest size that has no account.
+pub(crate) const fn most_session_bytes(slots: usize) -> usize {
+    size_of::<ServerSession>() + slots * (size_of::<Slot>() + ColdState::BYTES + KEPT_BYTES)
+}
 
 impl Place for ServerSession {
     fn vacant() -> Self {

@@ -41,7 +41,7 @@ pub(crate) enum Large {
 }
 
 /// The response, if it is not a small one, and the memory that it holds, if it is bulky.
-type ColdState = cold_state::ColdState<Large, HoldingId>;
+pub(super) type ColdState = cold_state::ColdState<Large, HoldingId>;
 
 /// A request reads only the fields before `small`, and only writes the line that is `small`.
 #[derive(Debug)]
