@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher24;
 
 use crate::Source;
-use crate::wire::Token;
+use crate::wire::{Token, hash_address};
 
 /// A cookie is valid for this long.
 const LIFETIME_NS: u64 = 5_000_000_000;
@@ -41,13 +41,7 @@ impl CookieKey {
         hasher.write_u32(session);
         match source {
             Source::Peer(peer) => hasher.write_u32(peer.0),
-            Source::Unknown(address) => {
-                match address.ip() {
-                    std::net::IpAddr::V4(ip) => hasher.write(&ip.octets()),
-                    std::net::IpAddr::V6(ip) => hasher.write(&ip.octets()),
-                }
-                hasher.write_u16(address.port());
-            }
+            Source::Unknown(address) => hash_address(&mut hasher, address),
         }
         // Zero means "no cookie" on the wire.
         hasher.finish().max(1)
@@ -93,6 +87,10 @@ mod tests {
         assert!(!cookie_key.verify(1000, a, other, client, 8, cookie));
         assert!(!cookie_key.verify(1000, a, present, another, 8, cookie));
         assert!(!cookie_key.verify(1000, a, present, client, 9, cookie));
+        let (link, other_link) = ("[fe80::1%2]:5", "[fe80::1%3]:5");
+        let [link, other_link] = [link, other_link].map(|it| Source::Unknown(it.parse().unwrap()));
+        let of_link = (1000, cookie_key.mac(1000, link, present, client, 8));
+        assert!(!cookie_key.verify(1000, other_link, present, client, 8, of_link));
         assert!(!CookieKey::new([4; 16]).verify(1000, a, present, client, 8, cookie));
     }
 }

@@ -195,7 +195,9 @@ pub enum SessionError {
     #[error("the peer stopped answering: its host or process died, is stopped, or is cut off")]
     PeerSilent,
     /// The peer is another incarnation now.
-    #[error("the peer was restarted; it does not know what the one before it ran: connect again")]
+    #[error(
+        "the peer was restarted, or knows this end by another address; it does not know what ran before: connect again"
+    )]
     PeerRestarted,
     /// The peer announced that it is shut down.
     #[error("the peer was shut down: wait for it to come back, or go elsewhere")]

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use crate::holdings::Holder;
 use crate::origins::{Origin, OriginId, Origins};
-use crate::wire::{PREAMBLE_BYTES, Token};
+use crate::wire::{MAGIC, PREAMBLE_BYTES, Token};
 use crate::{Event, PeerId, SessionId};
 
 /// In one cache line, which each datagram writes.
@@ -18,8 +18,7 @@ use crate::{Event, PeerId, SessionId};
 pub(crate) struct Peer {
     /// Its incarnation; [`Token::NONE`] until known.
     pub(crate) token: Token,
-    /// How its datagrams for this incarnation of this endpoint begin. Zeros while no session refers to the peer:
-    /// then none does.
+    /// How its datagrams for this incarnation of this endpoint begin. Zeros while no session refers to the peer.
     own_preamble: [u8; PREAMBLE_BYTES],
     pub(crate) heard_at: u64,
     pub(crate) pinged_at: u64,
@@ -155,7 +154,8 @@ impl Peers {
         let Some(peer) = self.list.get_mut(peer.0 as usize) else {
             return false;
         };
-        let hears = peer.own_preamble == *begin;
+        // Nobody's preamble is of zeros, which a sender may put there.
+        let hears = peer.own_preamble == *begin && begin[0] == MAGIC;
         if hears {
             peer.heard_at = now;
             peer.unanswered = 0;

@@ -24,7 +24,7 @@ mod token;
 
 pub use frame::{DatagramError, Frame, FrameError, is_fragment};
 pub(crate) use frame::{
-    Header, HeaderStart, Kind, flags, read_preamble, split_frame, split_frame_of,
+    Header, HeaderStart, Kind, MAGIC, flags, read_preamble, split_frame, split_frame_of,
     split_frame_with_tail,
 };
 pub use pattern::{PLAIN_REQUEST, Pattern};
@@ -32,7 +32,7 @@ pub(crate) use payload::{
     Accept, Challenge, Connect, CreditReturn, Fragment, Limit, Refuse, Reject, RequestForResponse,
     Reset, ResetReason,
 };
-pub(crate) use token::{Token, TokenKey};
+pub(crate) use token::{Token, TokenKey, hash_address};
 
 /// Bytes before the first frame of a datagram.
 pub const PREAMBLE_BYTES: usize = 8;

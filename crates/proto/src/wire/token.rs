@@ -1,7 +1,7 @@
 //! Tokens: what a datagram must know to be from the peer that it claims to be from.
 
 use std::hash::Hasher;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use siphasher::sip::SipHasher24;
 
@@ -72,6 +72,19 @@ impl Token {
 /// it has forgotten, to tell their datagrams from those for another incarnation.
 pub(crate) struct TokenKey([u8; 16]);
 
+/// Adds an address to a hash, so that no two addresses are the same bytes.
+pub(crate) fn hash_address(hasher: &mut impl Hasher, address: SocketAddr) {
+    match address {
+        SocketAddr::V4(address) => hasher.write(&address.ip().octets()),
+        SocketAddr::V6(address) => {
+            hasher.write(&address.ip().octets());
+            // The link, of an address that several links may have.
+            hasher.write_u32(address.scope_id());
+        }
+    }
+    hasher.write_u16(address.port());
+}
+
 impl TokenKey {
     pub(crate) fn new(key: [u8; 16]) -> Self {
         Self(key)
@@ -79,13 +92,7 @@ impl TokenKey {
 
     /// The token for the peer at an address.
     pub(crate) fn for_address(&self, address: SocketAddr) -> Token {
-        self.derive(|hasher| {
-            match address.ip() {
-                IpAddr::V4(ip) => hasher.write(&ip.octets()),
-                IpAddr::V6(ip) => hasher.write(&ip.octets()),
-            }
-            hasher.write_u16(address.port());
-        })
+        self.derive(|hasher| hash_address(hasher, address))
     }
 
     /// The token for a peer without an address, which the kernel identifies.
@@ -119,7 +126,14 @@ mod tests {
     #[test]
     fn each_peer_has_another_token_and_each_incarnation_too() {
         let (first, second) = (TokenKey::new([1; 16]), TokenKey::new([2; 16]));
-        let addresses = ["10.0.0.1:5", "10.0.0.1:6", "10.0.0.2:5", "[::1]:5"];
+        let addresses = [
+            "10.0.0.1:5",
+            "10.0.0.1:6",
+            "10.0.0.2:5",
+            "[::1]:5",
+            "[fe80::1%2]:5",
+            "[fe80::1%3]:5",
+        ];
         let mut seen = std::collections::BTreeSet::new();
         for address in addresses.map(|address| address.parse().unwrap()) {
             assert!(seen.insert(first.for_address(address)));

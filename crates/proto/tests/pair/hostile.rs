@@ -368,6 +368,20 @@ fn a_peer_cannot_send_in_anothers_name() {
     }
 }
 
+/// A peer whose last session has ended earlier in the burst is still a peer to the device. No preamble is right for it.
+#[test]
+fn a_preamble_of_zeros_is_nobodys() {
+    let mut net = Net::pair();
+    open(&mut net, 0);
+    let close = [&net.preamble(0, 1)[..], &control(13, 0, 0, &[])].concat();
+    net.inject(0, 1, close);
+    net.inject(0, 1, [&[0; 8][..], &control(16, 0, 5, &[])].concat());
+    let dropped = net.hosts[1].protocol.stats().datagrams_dropped;
+    net.run_until(net.now + 100_000);
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 0));
+    assert_eq!(net.hosts[1].protocol.stats().datagrams_dropped, dropped + 1);
+}
+
 /// A flood of datagrams from forged addresses is not passed on.
 #[test]
 fn answers_to_unknown_peers_have_a_bound() {
