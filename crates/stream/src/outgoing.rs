@@ -87,7 +87,7 @@ pub(crate) struct Outgoing {
     untaken_bytes: usize,
     /// The other end's.
     window: u32,
-    /// Bytes that may wait, if fewer than the window allows.
+    /// Bytes that may wait, if fewer than the window allows, which is what the other end says.
     pub(crate) most_waiting: usize,
     /// No more items come from the user.
     pub(crate) closed: bool,
@@ -103,7 +103,7 @@ impl Outgoing {
             untaken: SmallVec::new(),
             untaken_bytes: 0,
             window: FIRST_WINDOW,
-            most_waiting: usize::MAX,
+            most_waiting: MOST_WAITING,
             closed: false,
         }
     }
@@ -115,8 +115,7 @@ impl Outgoing {
     }
 
     fn most_bytes(&self) -> usize {
-        // The window is what the other end says.
-        let most = (self.window as usize).clamp(BUNDLE_BYTES, MOST_WAITING);
+        let most = (self.window as usize).max(BUNDLE_BYTES);
         most.min(self.most_waiting)
     }
 

@@ -18,8 +18,8 @@ pub(super) struct Body {
     encoding: Encoding,
     /// Its type, if it was made here.
     made_as: Option<&'static MessageLayout>,
-    /// If it is in protobuf.
-    limits: DecodeLimits,
+    /// What it may become, if it is in protobuf.
+    limits: Option<Box<DecodeLimits>>,
 }
 
 impl Body {
@@ -30,13 +30,18 @@ impl Body {
             fields_at: None,
             encoding,
             made_as: None,
-            limits: DecodeLimits::default(),
+            limits: None,
         }
     }
 
-    /// The same, which may take so much when it is decoded.
-    pub(super) fn within(self, limits: DecodeLimits) -> Self {
-        Self { limits, ..self }
+    /// The same. If it is in protobuf, it may become so much.
+    #[inline]
+    pub(super) fn within(self, limits: impl FnOnce() -> DecodeLimits) -> Self {
+        let is_protobuf = self.encoding == Encoding::Protobuf;
+        Self {
+            limits: is_protobuf.then(|| Box::new(limits())),
+            ..self
+        }
     }
 
     pub(super) fn received(message: OwnedMessage, encoding: Encoding) -> Self {
@@ -56,7 +61,10 @@ impl Body {
         let message = OwnedMessage::new(self.buffer, fields_at, self.at as u32);
         match message.metadata().is_equal(metadata) {
             true => Ok(message),
-            false => Err(Self::received(message, self.encoding).within(self.limits)),
+            false => Err(Self {
+                limits: self.limits,
+                ..Self::received(message, self.encoding)
+            }),
         }
     }
 
@@ -94,7 +102,8 @@ impl Body {
                 .map(M::from_arena)
                 .map_err(|error| error.to_string()),
             Encoding::Protobuf => {
-                M::from_protobuf(&bytes, self.limits).map_err(|error| error.to_string())
+                let limits = self.limits.as_deref().copied().unwrap_or_default();
+                M::from_protobuf(&bytes, limits).map_err(|error| error.to_string())
             }
         }
     }

@@ -138,7 +138,7 @@ impl Behind {
         Ok(InterceptedResponse {
             method: self.types,
             metadata: message.to_metadata(),
-            body: Some(Body::received(message, encoding).within(self.route.decode_limits())),
+            body: Some(Body::received(message, encoding).within(|| self.route.decode_limits())),
         })
     }
 

@@ -143,12 +143,12 @@ impl Direction {
         &self,
         received: Items,
         encoding: Encoding,
-        limits: DecodeLimits,
+        end: &dyn StreamEnd,
     ) -> Result<Option<Passed>, Status> {
         let message = received.clone().next().unwrap_or_default();
         let item = InterceptedItem {
             layout: self.layout,
-            body: Body::of_item(message, encoding).within(limits),
+            body: Body::of_item(message, encoding).within(|| end.decode_limits()),
             received: Some(received),
             wait: None,
         };
@@ -334,8 +334,7 @@ impl StreamEnd for HookedEnd {
                 let Some((item, encoding)) = next else {
                     return Poll::Ready(Ok(None));
                 };
-                let limits = self.inner.decode_limits();
-                let begun = self.incoming.begin_received(item, encoding, limits);
+                let begun = (self.incoming).begin_received(item, encoding, &*self.inner);
                 passed = begun.map_err(|status| self.failed(status))?;
             }
             if let Some(Passed { body, received, .. }) = passed {

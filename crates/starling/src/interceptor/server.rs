@@ -93,7 +93,7 @@ impl MethodInterceptors {
         let (request, accepts) = self.coding.open_owned(request)?;
         let encoding = request.encoding();
         let metadata = request.to_metadata();
-        let body = Body::received(request, encoding).within(self.coding.decode);
+        let body = Body::received(request, encoding).within(|| self.coding.decode);
         let call = self.call(&incoming, metadata, Some(body));
         let callee = UnaryCallee {
             method: self.method,

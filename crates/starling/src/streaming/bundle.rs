@@ -1,6 +1,7 @@
 //! The messages of a stream that came together.
 
 use std::fmt;
+use std::sync::Arc;
 
 use starling_message::{Message, MessageView, Reader, reflect};
 use starling_stream::{ItemSlices, Items};
@@ -22,7 +23,7 @@ enum Kept<M> {
     /// All of them validated.
     Native(Items),
     /// Of a peer with another schema. One only, for in memory they may be much larger.
-    Decoded(Decoded<M>),
+    Decoded(Arc<Decoded<M>>),
 }
 
 impl<M: Message> StreamBundle<M> {
@@ -41,7 +42,7 @@ impl<M: Message> StreamBundle<M> {
     /// A message of a peer with another schema.
     #[cold]
     pub(super) fn decoded(decoded: Decoded<M>) -> Self {
-        Self(Kept::Decoded(decoded))
+        Self(Kept::Decoded(Arc::new(decoded)))
     }
 
     /// The messages, in order.

@@ -22,7 +22,7 @@ enum Kept<'a, M> {
     /// Validated.
     Shared(Bytes),
     /// Of a peer with another schema.
-    Decoded(Box<Decoded<M>>),
+    Decoded(Arc<Decoded<M>>),
 }
 
 impl<'a, M: Message> StreamItem<'a, M> {
@@ -45,7 +45,10 @@ impl<'a, M: Message> StreamItem<'a, M> {
     /// The message alone, in memory of its own.
     pub fn into_message(self) -> M {
         let bytes = match self.0 {
-            Kept::Decoded(decoded) => return decoded.message,
+            Kept::Decoded(decoded) => {
+                let alone = Arc::try_unwrap(decoded);
+                return alone.map_or_else(|it| it.message.clone(), |it| it.message);
+            }
             Kept::Lent(bytes) => bytes.to_vec(),
             Kept::Shared(bytes) => Vec::from(bytes),
         };
@@ -63,7 +66,7 @@ impl<M: Message> StreamItem<'static, M> {
     /// A message of a peer with another schema.
     #[cold]
     pub(super) fn decoded(decoded: Decoded<M>) -> Self {
-        Self(Kept::Decoded(Box::new(decoded)))
+        Self(Kept::Decoded(Arc::new(decoded)))
     }
 }
 
@@ -73,11 +76,10 @@ impl<M: Message> fmt::Debug for StreamItem<'_, M> {
     }
 }
 
-/// A message that came in protobuf. It counts as long as it, or a copy, is here.
-#[derive(Clone)]
+/// A message that came in protobuf. It counts as long as it is here.
 pub(super) struct Decoded<M> {
     pub(super) message: M,
-    _held: Arc<HeldBytes>,
+    _held: HeldBytes,
 }
 
 impl<M: Message> Decoded<M> {
@@ -90,7 +92,7 @@ impl<M: Message> Decoded<M> {
         let held = held.inspect_err(|status| end.fail(status.clone()))?;
         Ok(Self {
             message,
-            _held: Arc::new(held),
+            _held: held,
         })
     }
 }
