@@ -36,7 +36,7 @@
 //! }
 //! struct StreamSender<M: Message>, StreamReceiver<M: Message>, StreamCall<Q: Message, P: Message>
 //! fn send_only(StreamSender<Q>, &Q)
-//! async fn receive_only(StreamReceiver<Q>, &NestedContext) -> Result<OwnedRequest<Q>, Status>
+//! async fn receive_only(StreamReceiver<Q>, &NestedContext) -> Result<(OwnedRequest<Q>, impl Send), Status>
 //! ```
 
 use std::collections::{HashMap, HashSet};

@@ -81,7 +81,7 @@ pub(crate) fn registration(
         Some(Streams::Both) => format!("{call}(service, context, requests, responses)"),
         Some(Streams::Responses) | None => format!(
             "async move {{
-                let request = {rt}::receive_only(requests, &context).await?;
+                let (request, _held) = {rt}::receive_only(requests, &context).await?;
                 {call}(service, context, request, responses).await
             }}"
         ),

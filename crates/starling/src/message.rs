@@ -136,7 +136,8 @@ enum Kept<M: Message> {
     /// Validated.
     Native(OwnedMessage),
     Decoded(M, Metadata),
-    /// The only message of a stream. It counts as the stream's as long as it is here.
+    /// The only message of a stream. It counts as the stream's as long as it is here; at a server, what was
+    /// decoded counts until the handler ends.
     Item(StreamItem<'static, M>, Metadata),
 }
 

@@ -110,7 +110,8 @@ macro_rules! settings_methods {
         /// A stream that stays within its window holds up to twice as much: what waits, and what its handler
         /// reads. A client may send one message more, of any size; and at most twice the window, 120 KiB and
         /// a message wait. What is beyond the window, and what messages are when they are decompressed or decoded,
-        /// counts in [`max_stream_bytes`](Self::max_stream_bytes) as long as the handler has it.
+        /// counts in [`max_stream_bytes`](Self::max_stream_bytes) as long as the handler has it, until
+        /// `into_message` makes it the handler's own.
         pub fn stream_window(mut self, bytes: u32) -> Self {
             self.settings.registry.streams.window = bytes.max(1);
             self
@@ -131,7 +132,8 @@ macro_rules! settings_methods {
         ///
         /// So streams hold at most twice as much: what waits within the windows or is beyond them is within
         /// this bound, and handlers may read as much as the windows once more. What a handler copies or keeps
-        /// of earlier messages within the windows is its own.
+        /// of earlier messages within the windows is its own, and so is what `into_message` gives it. Only the
+        /// single request of a stream of responses counts, if it was decoded, until its handler ends.
         pub fn max_stream_bytes(mut self, bytes: usize) -> Self {
             self.settings.registry.streams.all_bytes = bytes;
             self

@@ -207,15 +207,17 @@ pub fn send_only<Q: Message>(sender: StreamSender<Q>, request: &Q) {
     sender.send_only(request);
 }
 
-/// The only request of such a call, in its handler.
+/// The only request of such a call, in its handler, and what it counts for if it was decoded: to be kept as long
+/// as the handler runs, whatever that does with the request.
 ///
 /// # Errors
 /// If there is none, or if there are several.
 pub async fn receive_only<Q: Message>(
     mut requests: StreamReceiver<Q>,
     context: &NestedContext,
-) -> Result<OwnedRequest<Q>, Status> {
+) -> Result<(OwnedRequest<Q>, impl Send + use<Q>), Status> {
     let item = requests.only().await?;
+    let held = item.held();
     let metadata = requests.metadata().unwrap_or_default();
-    Ok(OwnedRequest::of_stream(item, metadata, context))
+    Ok((OwnedRequest::of_stream(item, metadata, context), held))
 }

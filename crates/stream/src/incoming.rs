@@ -11,7 +11,10 @@ use crate::{BUNDLE_BYTES, MAX_AHEAD, MESSAGE_BYTES, Violation};
 #[derive(Debug)]
 struct Message {
     number: u64,
+    /// Empty if nobody reads it.
     body: Bytes,
+    /// What it takes of the window.
+    cost: usize,
 }
 
 #[derive(Debug)]
@@ -22,7 +25,7 @@ pub(crate) struct Incoming {
     early: Vec<Message>,
     /// Messages with items, in order.
     unread: VecDeque<Message>,
-    /// In `unread` and `early`.
+    /// The costs of `unread` and `early`.
     unread_bytes: usize,
     /// Bytes of messages that were taken and that the other end does not know of.
     unreported_bytes: usize,
@@ -75,19 +78,25 @@ impl Incoming {
         if is_end {
             self.end = Some(number);
         }
-        self.unread_bytes += cost_of(&body);
+        let cost = cost_of(&body);
+        self.unread_bytes += cost;
+        let body = match self.discards {
+            true => Bytes::new(),
+            false => body,
+        };
+        let message = Message { number, body, cost };
         if number != expected {
-            self.early.push(Message { number, body });
+            self.early.push(message);
             return Ok(false);
         }
-        self.append(number, body);
+        self.append(message);
         while let Some(index) = self
             .early
             .iter()
             .position(|early| early.number == self.next)
         {
-            let Message { number, body } = self.early.swap_remove(index);
-            self.append(number, body);
+            let message = self.early.swap_remove(index);
+            self.append(message);
         }
         if self.early.is_empty() {
             self.early = Vec::new();
@@ -95,25 +104,25 @@ impl Incoming {
         Ok(!self.unread.is_empty() || self.is_complete())
     }
 
-    fn append(&mut self, number: u64, body: Bytes) {
-        self.next = number + 1;
+    fn append(&mut self, message: Message) {
+        self.next = message.number + 1;
         if self.discards {
-            self.count_taken(&body);
-        } else if !body.is_empty() {
-            self.unread.push_back(Message { number, body });
+            self.count_taken(message.cost);
+        } else if !message.body.is_empty() {
+            self.unread.push_back(message);
         }
     }
 
     /// The reader has taken a message.
-    fn count_taken(&mut self, body: &Bytes) {
-        self.unread_bytes -= cost_of(body);
-        self.unreported_bytes += cost_of(body);
+    fn count_taken(&mut self, cost: usize) {
+        self.unread_bytes -= cost;
+        self.unreported_bytes += cost;
     }
 
     /// The items of the next message.
     pub(crate) fn take(&mut self) -> Option<Items> {
-        let Message { body, .. } = self.unread.pop_front()?;
-        self.count_taken(&body);
+        let Message { body, cost, .. } = self.unread.pop_front()?;
+        self.count_taken(cost);
         if self.unread.is_empty() {
             // A stream at rest has no memory here.
             self.unread = VecDeque::new();
@@ -151,10 +160,13 @@ impl Incoming {
         self.is_complete() && self.unread.is_empty()
     }
 
-    /// Nobody reads any more.
+    /// Nobody reads any more. Early messages count until their predecessors are here, without their bodies.
     pub(crate) fn discard(&mut self) {
         self.discards = true;
         while self.take().is_some() {}
+        for early in &mut self.early {
+            early.body = Bytes::new();
+        }
     }
 
     /// Whether the window has room for all of a message's items, beside those that were not taken.

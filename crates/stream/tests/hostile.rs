@@ -1,8 +1,10 @@
 //! The other end may send anything: it gets an error or is understood. Nothing panics, memory is bounded.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use proptest::prelude::*;
-use starling_call::{StreamFlags, StreamPosition};
+use starling_call::{Status, StreamFlags, StreamPosition};
 use starling_stream::{
     Arrival, ClientEvent, ClientStream, Items, LENGTH, ServerStream, StreamResponse, Violation,
 };
@@ -182,4 +184,47 @@ fn each_fault_has_its_own_error() {
     assert_eq!(after_end, Violation::Position);
     let never_sent = StreamPosition { taken: 5, ..at(0) };
     assert_eq!(handle(vec![(never_sent, item(1))]), Violation::Position);
+}
+
+/// Items that are in memory as long as the `Arc` is shared.
+struct Watched(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[test]
+fn messages_whose_predecessors_are_missing_end_with_the_stream() {
+    let ends: [fn(&mut ServerStream<u64>); 3] = [
+        |server| server.finish(Ok(())),
+        |server| server.abort(Status::cancelled("the client is gone")),
+        ServerStream::discard,
+    ];
+    for end in ends {
+        let items = Arc::new(vec![0; 4]);
+        let mut server = ServerStream::new(1, WINDOW, 0);
+        let send = |server: &mut ServerStream<_>, number| {
+            let position = StreamPosition {
+                id: 1,
+                number,
+                window: WINDOW,
+                ..StreamPosition::default()
+            };
+            let body = Bytes::from_owner(Watched(Arc::clone(&items)));
+            server
+                .handle_request(position, body, number)
+                .expect("it is in the window");
+        };
+        send(&mut server, 2);
+        end(&mut server);
+        assert_eq!(Arc::strong_count(&items), 1, "of before the end");
+        send(&mut server, 1);
+        assert_eq!(Arc::strong_count(&items), 1, "of after the end");
+        // The client's window is free again only when all are here.
+        assert_ne!(server.unread_bytes(), 0);
+        send(&mut server, 0);
+        assert_eq!(server.unread_bytes(), 0);
+    }
 }

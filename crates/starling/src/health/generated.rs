@@ -320,7 +320,8 @@ mod __items {
                     move |context, requests, responses| {
                         let service = ::std::sync::Arc::clone(&service);
                         async move {
-                            let request = __rt::receive_only(requests, &context).await?;
+                            let (request, _held) = __rt::receive_only(requests, &context)
+                                .await?;
                             <__T as Health>::watch(service, context, request, responses)
                                 .await
                         }

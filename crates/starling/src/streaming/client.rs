@@ -224,6 +224,7 @@ impl ClientEnd {
             None => result,
         };
         let was_over = stream.is_over();
+        let mut has_no_room = false;
         let progress = stream.handle_response(result.and_then(|(message, its_encoding)| {
             let position = message.stream().ok_or_else(|| {
                 Status::internal("the server answered a stream as if it were a single call")
@@ -233,7 +234,9 @@ impl ClientEnd {
             let (status, metadata) = (message.stream_status(), message.to_metadata());
             let mut body = body_of(message);
             if !stream.is_within_window(&body) {
-                body = self.hold(body.len())?.around(body);
+                let held = self.hold(body.len());
+                has_no_room = held.is_err();
+                body = held?.around(body);
             }
             Ok(StreamResponse {
                 position,
@@ -242,7 +245,8 @@ impl ClientEnd {
                 body,
             })
         }));
-        if let Some(is_ok) = stream.is_ok().filter(|_| !was_over) {
+        // A client that has no room gives the stream up, which says nothing of the server.
+        if let Some(is_ok) = stream.is_ok().filter(|_| !was_over && !has_no_room) {
             self.route.handle_end(is_ok, stream.trailers());
         }
         let wakers = match progress {

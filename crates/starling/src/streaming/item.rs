@@ -42,7 +42,9 @@ impl<'a, M: Message> StreamItem<'a, M> {
         }
     }
 
-    /// The message alone, in memory of its own.
+    /// The message alone, in memory of its own. It is its reader's then, and no longer counts in
+    /// [`ServerBuilder::max_stream_bytes`](crate::ServerBuilder::max_stream_bytes) or
+    /// [`ChannelBuilder::max_stream_bytes`](crate::ChannelBuilder::max_stream_bytes).
     pub fn into_message(self) -> M {
         let bytes = match self.0 {
             Kept::Decoded(decoded) => {
@@ -63,6 +65,14 @@ impl<M: Message> StreamItem<'static, M> {
         Self(Kept::Shared(items.body().slice(place)))
     }
 
+    /// What a message of a peer with another schema counts for, until this is dropped, too.
+    pub(super) fn held(&self) -> Option<Arc<HeldBytes>> {
+        match &self.0 {
+            Kept::Decoded(decoded) => Some(Arc::clone(&decoded.held)),
+            Kept::Lent(_) | Kept::Shared(_) => None,
+        }
+    }
+
     /// A message of a peer with another schema.
     #[cold]
     pub(super) fn decoded(decoded: Decoded<M>) -> Self {
@@ -79,7 +89,7 @@ impl<M: Message> fmt::Debug for StreamItem<'_, M> {
 /// A message that came in protobuf. It counts as long as it is here.
 pub(super) struct Decoded<M> {
     pub(super) message: M,
-    _held: HeldBytes,
+    held: Arc<HeldBytes>,
 }
 
 impl<M: Message> Decoded<M> {
@@ -92,7 +102,7 @@ impl<M: Message> Decoded<M> {
         let held = held.inspect_err(|status| end.fail(status.clone()))?;
         Ok(Self {
             message,
-            _held: held,
+            held: Arc::new(held),
         })
     }
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use starling::testing::{Fault, Faults};
 use starling::{
-    CallOptions, Channel, Code, FailurePercentage, HedgingPolicy, LoadBalancing, MethodConfig,
-    OutlierDetection, RetryPolicy, ServerHandle, ServiceConfig, Status, StreamReceiver,
+    CallOptions, Channel, ChannelBuilder, Code, FailurePercentage, HedgingPolicy, LoadBalancing,
+    MethodConfig, OutlierDetection, RetryPolicy, ServerHandle, ServiceConfig, Status,
+    StreamReceiver,
 };
 use starling_test_protos::streams::{Number, StreamsClient};
 
@@ -262,6 +263,13 @@ fn a_stream_goes_on_at_a_server_that_shuts_down_and_the_next_one_begins_elsewher
 
 /// A channel that ejects each server of which a call fails.
 fn ejecting(servers: &[Streaming]) -> (Channel, StreamsClient<Channel>) {
+    ejecting_with(servers, |builder| builder)
+}
+
+fn ejecting_with(
+    servers: &[Streaming],
+    settings: impl FnOnce(ChannelBuilder) -> ChannelBuilder,
+) -> (Channel, StreamsClient<Channel>) {
     let criterion = FailurePercentage {
         minimum_hosts: 1,
         request_volume: 1,
@@ -273,7 +281,7 @@ fn ejecting(servers: &[Streaming]) -> (Channel, StreamsClient<Channel>) {
         .by_failure_percentage(criterion);
     let policy = LoadBalancing::round_robin().outlier_detection(detection);
     let addresses = servers.iter().map(|it| it.0.address());
-    let channel = Channel::balanced(addresses).load_balancing(policy);
+    let channel = settings(Channel::balanced(addresses).load_balancing(policy));
     let channel = starling::block_on(channel.connect()).expect("servers");
     until_ready(&channel, servers.len());
     (channel.clone(), StreamsClient::new(channel))
@@ -339,4 +347,27 @@ fn a_stream_that_its_client_gives_up_says_nothing_of_the_server() {
     std::thread::sleep(50 * MILLI);
     assert_eq!(echo(&client, 1), Ok(()));
     assert!(channel.backends().iter().all(|it| !it.is_ejected));
+}
+
+#[test]
+fn a_stream_that_its_client_has_no_room_for_says_nothing_of_the_server() {
+    let faults = Faults::with_seed(1).add("streams.Streams", Fault::cut_stream(3));
+    let servers = [
+        serve(&shm_address()),
+        serve_with(&shm_address(), faults.clone()),
+    ];
+    let (channel, _) = ejecting_with(&servers, |builder| builder.max_stream_bytes(1));
+    let clients = channel.each_backend().into_iter().map(StreamsClient::new);
+    let clients: Vec<_> = clients.collect();
+    for _ in 0..5 {
+        let (_, failure) = all(clients[0].count(&range(0, 1, 1 << 20)));
+        let status = failure.expect("there is no room");
+        assert!(status.message().contains("max_stream_bytes"), "{status}");
+    }
+    // When failures of now count, those of before have counted.
+    wait_until(|| {
+        _ = echo(&clients[1], 5);
+        channel.backends().iter().any(|it| it.is_ejected)
+    });
+    assert!(!channel.backends()[0].is_ejected);
 }

@@ -1,12 +1,15 @@
 //! What streams hold is bounded at both ends: messages that wait, and those that their readers have.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 
 use futures::FutureExt;
-use starling::{Channel, Code, Message, Server, Status, StreamReceiver};
+use starling::stub::{MessageLayout, MethodDescriptor, send_only};
+use starling::{CallOptions, Caller, Channel, Code, Message, Server, Status, StreamReceiver};
 use starling::{NestedContext, OwnedRequest, ServerHandle, StreamSender};
-use starling_test_protos::streams::{Number, Range, Streams, StreamsClient, StreamsServer, Sum};
+use starling_test_protos::streams::{
+    Number, Range, STREAMS_SERVICE, Streams, StreamsClient, StreamsServer, Sum,
+};
 
 use crate::common::wait_until;
 use crate::service::{builder, end, number, range, serve};
@@ -73,12 +76,21 @@ fn messages_that_wait_for_their_handlers_are_bounded_in_all() {
 struct Keeper;
 
 impl Streams for Keeper {
+    /// Of a range that does not begin with 0, it makes the message its own and says so.
     async fn count(
         self: Arc<Self>,
         context: NestedContext,
-        _request: OwnedRequest<Range>,
-        _: StreamSender<Number>,
+        request: OwnedRequest<Range>,
+        mut numbers: StreamSender<Number>,
     ) -> Result<(), Status> {
+        let _kept = match request.message().from() {
+            0 => Err(request),
+            from => {
+                let message = request.into_message();
+                numbers.send(&number(from, 0)).await?;
+                Ok(message)
+            }
+        };
         context.sleep(crate::common::LONG * 100).await;
         Ok(())
     }
@@ -167,6 +179,48 @@ fn the_only_request_of_a_stream_counts_as_long_as_its_handler_has_it() {
     let streams: Vec<_> = (0..STREAMS).map(|_| client.count(&request)).collect();
     let open = rest_of(streams, FIT);
     assert_eq!(open.len(), FIT, "what fits goes on");
+}
+
+/// `Count`, of a client with another version of the schema: its request comes in protobuf.
+fn count_of_another_version() -> &'static MethodDescriptor {
+    static REQUEST: LazyLock<MessageLayout> = LazyLock::new(|| MessageLayout {
+        name: Range::LAYOUT.name.clone(),
+        size: Range::LAYOUT.size,
+        fields: Range::LAYOUT.fields.clone(),
+        schema_hash: !Range::LAYOUT.schema_hash,
+    });
+    static METHOD: LazyLock<MethodDescriptor> = LazyLock::new(|| MethodDescriptor {
+        request: &REQUEST,
+        ..STREAMS_SERVICE.methods[0]
+    });
+    &METHOD
+}
+
+#[test]
+fn the_only_request_of_a_stream_counts_as_long_as_its_handler_runs_when_it_was_decoded() {
+    let (server, _) = keeper("mem://streams-memory-only-decoded");
+    let channel = Channel::lazy(server.address()).expect("a channel");
+    let request = range(1, 2, 0).with_note(&vec![7; LARGE]);
+    let begin = || {
+        let (method, options) = (count_of_another_version(), CallOptions::default());
+        let (requests, mut numbers) = channel.streams::<Range, Number>(method, &options, None);
+        send_only(requests, &request);
+        let first = numbers.wait()?;
+        first.expect("its handler has the request");
+        Ok::<_, Status>(numbers)
+    };
+    let mut running = Vec::new();
+    let status = loop {
+        assert!(running.len() < STREAMS, "all have room");
+        match begin() {
+            Ok(numbers) => running.push(numbers),
+            Err(status) => break status,
+        }
+    };
+    assert_is_full(&status);
+    assert!(!running.is_empty());
+    drop(running);
+    wait_until(|| begin().is_ok());
 }
 
 #[test]
