@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use crate::holdings::Holder;
 use crate::origins::{Origin, OriginId, Origins};
-use crate::wire::{MAGIC, PREAMBLE_BYTES, Token};
+use crate::wire::{PREAMBLE_BYTES, Token, TokenKey};
 use crate::{Event, PeerId, SessionId};
 
 /// In one cache line, which each datagram writes.
@@ -18,7 +18,8 @@ use crate::{Event, PeerId, SessionId};
 pub(crate) struct Peer {
     /// Its incarnation; [`Token::NONE`] until known.
     pub(crate) token: Token,
-    /// How its datagrams for this incarnation of this endpoint begin. Zeros while no session refers to the peer.
+    /// How its datagrams for this incarnation of this endpoint begin. [`Peers::nobodys`] while no session refers
+    /// to the peer.
     own_preamble: [u8; PREAMBLE_BYTES],
     pub(crate) heard_at: u64,
     pub(crate) pinged_at: u64,
@@ -39,9 +40,11 @@ pub(crate) struct Peer {
     pub(crate) has_left: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Peers {
     list: Vec<Peer>,
+    /// A preamble that no sender can know: none of its datagrams begins so.
+    nobodys: [u8; PREAMBLE_BYTES],
     pub(crate) origins: Origins,
 }
 
@@ -53,6 +56,14 @@ pub(crate) enum Role {
 }
 
 impl Peers {
+    pub(crate) fn new(token_key: &TokenKey) -> Self {
+        Self {
+            list: Vec::new(),
+            nobodys: token_key.for_nobody().preamble(),
+            origins: Origins::default(),
+        }
+    }
+
     pub(crate) fn get(&self, peer: PeerId) -> Option<&Peer> {
         self.list.get(peer.0 as usize)
     }
@@ -78,7 +89,7 @@ impl Peers {
         if index >= self.list.len() {
             let nobody = Peer {
                 token: Token::NONE,
-                own_preamble: [0; PREAMBLE_BYTES],
+                own_preamble: self.nobodys,
                 heard_at: now,
                 pinged_at: now,
                 unanswered: 0,
@@ -142,7 +153,7 @@ impl Peers {
         }
         if entry.client_sessions + entry.server_sessions == 0 {
             entry.token = Token::NONE;
-            entry.own_preamble = [0; PREAMBLE_BYTES];
+            entry.own_preamble = self.nobodys;
             events.push_back(Event::PeerReleased { peer });
         }
     }
@@ -154,8 +165,7 @@ impl Peers {
         let Some(peer) = self.list.get_mut(peer.0 as usize) else {
             return false;
         };
-        // Nobody's preamble is of zeros, which a sender may put there.
-        let hears = peer.own_preamble == *begin && begin[0] == MAGIC;
+        let hears = peer.own_preamble == *begin;
         if hears {
             peer.heard_at = now;
             peer.unanswered = 0;

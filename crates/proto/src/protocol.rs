@@ -79,15 +79,16 @@ impl Protocol {
     pub fn new(config: Config, secrets: Secrets, now: u64) -> Result<Self, ConfigError> {
         config.check()?;
         let fast_path = config.factors.zero_copy_requests;
+        let token_key = TokenKey::new(secrets.token_key);
         Ok(Self {
             overdue_at: now + TICK_NS + config.keepalive_ns,
             client: Client::new(config.max_sessions, now),
             server: Server::new(config.max_sessions),
             shared: Shared {
                 config,
-                token_key: TokenKey::new(secrets.token_key),
                 cookie_key: CookieKey::new(secrets.cookie_key),
-                peers: Peers::default(),
+                peers: Peers::new(&token_key),
+                token_key,
                 pool: Pool::new(),
                 scratch: Msgbuf::from_vec(Vec::with_capacity(FRESH_BYTES)),
                 events: VecDeque::new(),

@@ -24,7 +24,7 @@ mod token;
 
 pub use frame::{DatagramError, Frame, FrameError, is_fragment};
 pub(crate) use frame::{
-    Header, HeaderStart, Kind, MAGIC, flags, read_preamble, split_frame, split_frame_of,
+    Header, HeaderStart, Kind, flags, read_preamble, split_frame, split_frame_of,
     split_frame_with_tail,
 };
 pub use pattern::{PLAIN_REQUEST, Pattern};

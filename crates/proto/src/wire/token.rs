@@ -100,6 +100,11 @@ impl TokenKey {
         self.derive(|hasher| hasher.write_u32(peer.0))
     }
 
+    /// A token that no peer is told.
+    pub(crate) fn for_nobody(&self) -> Token {
+        self.derive(|_| {})
+    }
+
     fn derive(&self, write: impl FnOnce(&mut SipHasher24)) -> Token {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         write(&mut hasher);
