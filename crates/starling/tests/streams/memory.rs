@@ -39,6 +39,21 @@ fn rest_of<M: Message>(streams: Vec<StreamReceiver<M>>, fit: usize) -> Vec<Strea
     open
 }
 
+type BothWays = (StreamSender<Number>, StreamReceiver<Number>);
+
+/// Begins streams with a message each. What fits goes on, and is returned.
+fn fill(begin: impl Fn() -> BothWays) -> (Vec<StreamSender<Number>>, Vec<StreamReceiver<Number>>) {
+    let begin = |_| {
+        let (mut there, back) = begin();
+        there.send_wait(&number(1, LARGE)).expect("room");
+        (there, back)
+    };
+    let (there, back) = (0..STREAMS).map(begin).unzip();
+    let open = rest_of(back, FIT);
+    assert_eq!(open.len(), FIT, "what fits goes on");
+    (there, open)
+}
+
 fn assert_is_full(status: &Status) {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
     assert!(status.message().contains("max_stream_bytes"), "{status}");
@@ -51,16 +66,7 @@ fn messages_that_wait_for_their_handlers_are_bounded_in_all() {
     let server = builder.build().expect("a server").spawn().expect("threads");
     let client = StreamsClient::new(Channel::lazy(server.address()).expect("a channel"));
     for _ in 0..2 {
-        let (there, back): (Vec<_>, Vec<_>) = (0..STREAMS)
-            .map(|_| {
-                let (mut there, back) = client.wait();
-                there.send_wait(&number(1, LARGE)).expect("room");
-                (there, back)
-            })
-            .unzip();
-        let open = rest_of(back, FIT);
-        assert_eq!(open.len(), FIT, "what fits goes on");
-        drop((there, open));
+        drop(fill(|| client.wait()));
         wait_until(|| counts.running.load(Ordering::SeqCst) == 0);
     }
     // One that is read goes on, however much it is in all.
@@ -151,16 +157,7 @@ fn keeper(address: &str) -> (ServerHandle, StreamsClient<Channel>) {
 fn a_message_that_its_handler_has_counts_until_it_is_dropped() {
     let (_server, client) = keeper("mem://streams-memory-held");
     for _ in 0..2 {
-        let (there, back): (Vec<_>, Vec<_>) = (0..STREAMS)
-            .map(|_| {
-                let (mut there, back) = client.echo();
-                there.send_wait(&number(1, LARGE)).expect("room");
-                (there, back)
-            })
-            .unzip();
-        let open = rest_of(back, FIT);
-        assert_eq!(open.len(), FIT, "what fits goes on");
-        drop((there, open));
+        drop(fill(|| client.echo()));
         // The next streams fit when the handlers of these have gone.
         wait_until(|| {
             let (mut there, mut back) = client.wait();
