@@ -18,8 +18,8 @@ use crate::{Event, PeerId, SessionId};
 pub(crate) struct Peer {
     /// Its incarnation; [`Token::NONE`] until known.
     pub(crate) token: Token,
-    /// How its datagrams for this incarnation of this endpoint begin. [`Peers::nobodys`] while no session refers
-    /// to the peer.
+    /// How its datagrams for this incarnation of this endpoint begin. [`Peers::vacant_preamble`] while no session
+    /// refers to the peer.
     own_preamble: [u8; PREAMBLE_BYTES],
     pub(crate) heard_at: u64,
     pub(crate) pinged_at: u64,
@@ -43,8 +43,8 @@ pub(crate) struct Peer {
 #[derive(Debug)]
 pub(crate) struct Peers {
     list: Vec<Peer>,
-    /// A preamble that no sender can know: none of its datagrams begins so.
-    nobodys: [u8; PREAMBLE_BYTES],
+    /// What peers without sessions have: no sender can know it, so none of their datagrams begins so.
+    vacant_preamble: [u8; PREAMBLE_BYTES],
     pub(crate) origins: Origins,
 }
 
@@ -59,7 +59,7 @@ impl Peers {
     pub(crate) fn new(token_key: &TokenKey) -> Self {
         Self {
             list: Vec::new(),
-            nobodys: token_key.for_nobody().preamble(),
+            vacant_preamble: token_key.for_nobody().preamble(),
             origins: Origins::default(),
         }
     }
@@ -89,7 +89,7 @@ impl Peers {
         if index >= self.list.len() {
             let nobody = Peer {
                 token: Token::NONE,
-                own_preamble: self.nobodys,
+                own_preamble: self.vacant_preamble,
                 heard_at: now,
                 pinged_at: now,
                 unanswered: 0,
@@ -153,7 +153,7 @@ impl Peers {
         }
         if entry.client_sessions + entry.server_sessions == 0 {
             entry.token = Token::NONE;
-            entry.own_preamble = self.nobodys;
+            entry.own_preamble = self.vacant_preamble;
             events.push_back(Event::PeerReleased { peer });
         }
     }
@@ -167,8 +167,7 @@ impl Peers {
         };
         let hears = peer.own_preamble == *begin;
         if hears {
-            peer.heard_at = now;
-            peer.unanswered = 0;
+            peer.record_heard(now);
         }
         hears
     }
@@ -177,8 +176,7 @@ impl Peers {
     #[inline]
     pub(crate) fn record_heard(&mut self, peer: PeerId, now: u64) {
         if let Some(peer) = self.list.get_mut(peer.0 as usize) {
-            peer.heard_at = now;
-            peer.unanswered = 0;
+            peer.record_heard(now);
         }
     }
 
@@ -213,6 +211,12 @@ impl Peers {
 }
 
 impl Peer {
+    #[inline]
+    fn record_heard(&mut self, now: u64) {
+        self.heard_at = now;
+        self.unanswered = 0;
+    }
+
     /// The preamble of its datagrams for this endpoint, if a session refers to it.
     pub(crate) fn own_preamble(&self) -> Option<[u8; PREAMBLE_BYTES]> {
         let is_referred_to = self.client_sessions + self.server_sessions > 0;
