@@ -93,8 +93,8 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let clock = SteppingClock::default();
     let address = format!("shm://instructions-{}", std::process::id());
-    let secrets = |token| Secrets {
-        token_key: [token as u8; 16],
+    let secrets = |key| Secrets {
+        token_key: [key as u8; 16],
         cookie_key: [1; 16],
     };
     let io = ShmIo::bind(&address, ShmConfig::default())?;

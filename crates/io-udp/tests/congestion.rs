@@ -59,14 +59,14 @@ impl Pair {
         let clock = SteppingClock::default();
         let (a, b) = net.devices(v6, &UdpConfig::default());
         let address = b.local_address();
-        let host = |io, token| {
+        let host = |io, key| {
             let mut config = EndpointConfig {
                 idle: Idle::Spin,
                 ..EndpointConfig::default()
             };
             config.protocol.congestion = Congestion::Dctcp;
             let secrets = Secrets {
-                token_key: [token as u8; 16],
+                token_key: [key as u8; 16],
                 cookie_key: [1; 16],
             };
             Host::new(io, clock.clone(), config, secrets).expect("a sound configuration")

@@ -26,10 +26,10 @@ const ROUNDS: usize = 5;
 
 type Raw = Endpoint<XdpIo, MonotonicClock>;
 
-fn endpoint(io: XdpIo, token: u32) -> Raw {
+fn endpoint(io: XdpIo, key: u32) -> Raw {
     let secrets = Secrets {
-        token_key: [token as u8; 16],
-        cookie_key: [token as u8; 16],
+        token_key: [key as u8; 16],
+        cookie_key: [key as u8; 16],
     };
     // How many datagrams a turn sends must not depend on round-trip times: those of a busy machine
     // are long, congestion control then sends one at a time, and one is no run.

@@ -23,23 +23,23 @@ type Host = Endpoint<SimIo, SimClock>;
 /// The number of times that each tag was seen.
 type Counts = Arc<Mutex<BTreeMap<u64, u32>>>;
 
-fn start(fabric: &SharedFabric, host: HostId, token: u32) -> Host {
+fn start(fabric: &SharedFabric, host: HostId, key: u32) -> Host {
     let mut config = EndpointConfig {
         idle: Idle::Block,
         ..EndpointConfig::default()
     };
     config.protocol.max_message = 1 << 20;
     let secrets = Secrets {
-        token_key: [token as u8; 16],
-        cookie_key: [token as u8; 16],
+        token_key: [key as u8; 16],
+        cookie_key: [key as u8; 16],
     };
     let io = SimIo::new(fabric, host);
     Endpoint::new(io, SimClock::new(fabric, host), config, secrets).expect("a sound configuration")
 }
 
 /// An echo server that counts the requests it runs, by the tag that they begin with.
-fn start_server(fabric: &SharedFabric, host: HostId, token: u32, executed: &Counts) -> Host {
-    let mut server = start(fabric, host, token);
+fn start_server(fabric: &SharedFabric, host: HostId, key: u32, executed: &Counts) -> Host {
+    let mut server = start(fabric, host, key);
     let executed = executed.clone();
     let echo = Handler::inline(move |_, request, mut reply| {
         let tag = u64::from_le_bytes(request.body()[..8].try_into().expect("a tag"));

@@ -9,8 +9,8 @@
 //!
 //! A caller's thread packs its requests and unpacks its responses, so that the event loop behind channels does
 //! neither for it; a server does both where the handler runs: in a worker, in the user's executor, or else in the
-//! dispatch thread. Bounds are on
-//! messages as their users have them, and are checked before memory is taken for a message that comes.
+//! dispatch thread. Bounds are on messages as their users have them, and are checked before memory is taken for a
+//! message that comes.
 
 mod client;
 mod fit;

@@ -23,18 +23,18 @@ pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-pub fn endpoint(network: &SteppedNetwork, token: u32) -> TestEndpoint {
+pub fn endpoint(network: &SteppedNetwork, key: u32) -> TestEndpoint {
     let config = EndpointConfig {
         idle: Idle::Block,
         ..EndpointConfig::default()
     };
-    endpoint_with(network, token, config)
+    endpoint_with(network, key, config)
 }
 
-pub fn endpoint_with(network: &SteppedNetwork, token: u32, config: EndpointConfig) -> TestEndpoint {
+pub fn endpoint_with(network: &SteppedNetwork, key: u32, config: EndpointConfig) -> TestEndpoint {
     let secrets = Secrets {
-        token_key: [token as u8; 16],
-        cookie_key: [token as u8; 16],
+        token_key: [key as u8; 16],
+        cookie_key: [key as u8; 16],
     };
     Endpoint::new(network.device(), network.clock(), config, secrets).unwrap()
 }

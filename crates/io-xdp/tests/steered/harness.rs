@@ -92,10 +92,10 @@ impl Shared {
     }
 }
 
-pub(crate) fn secrets(token: u32) -> Secrets {
+pub(crate) fn secrets(key: u32) -> Secrets {
     Secrets {
-        token_key: [token as u8; 16],
-        cookie_key: [token as u8; 16],
+        token_key: [key as u8; 16],
+        cookie_key: [key as u8; 16],
     }
 }
 

@@ -14,10 +14,10 @@ use starling_message::method_id;
 
 type Raw = Endpoint<MemIo, MonotonicClock>;
 
-fn raw(io: MemIo, token: u32) -> Raw {
+fn raw(io: MemIo, key: u32) -> Raw {
     let secrets = Secrets {
-        token_key: [token as u8; 16],
-        cookie_key: [token as u8; 16],
+        token_key: [key as u8; 16],
+        cookie_key: [key as u8; 16],
     };
     let clock = MonotonicClock::new();
     Endpoint::new(io, clock, EndpointConfig::default(), secrets).expect("an endpoint")
