@@ -69,6 +69,9 @@ impl<'a, I: PacketIo> Burst<'a, I> {
     ) -> Result<(), IoError> {
         while let Some(upcoming) = parts.core.proto.upcoming(&self.frames) {
             match upcoming {
+                Upcoming::Requests(peer) if parts.shares.is_on() => {
+                    parts.handle_requests_in_turn(peer, &mut self.frames, tx)?;
+                }
                 Upcoming::Requests(peer) => parts.handle_requests(peer, &mut self.frames, tx)?,
                 Upcoming::Responses(peer) => parts.handle_responses(peer, &mut self.frames, tx)?,
                 Upcoming::Other => parts.handle_other(&mut self.frames, tx)?,
@@ -101,7 +104,13 @@ impl<'a, I: PacketIo> Burst<'a, I> {
             .proto
             .handle_datagram(now, source, marked, datagram.bytes, sink)
         {
-            Ok(frames) => self.frames = frames,
+            Ok(frames) => {
+                self.frames = frames;
+                if parts.shares.is_on() {
+                    let now_ns = parts.clock.now_ns();
+                    parts.shares.set_current(frames.sender(), now_ns);
+                }
+            }
             Err(_) => core.stats.bad_datagrams += 1,
         }
         if self.rx.tail_bytes(index) == 0 {
@@ -137,7 +146,7 @@ impl<'a, I: PacketIo> Burst<'a, I> {
         let (now, sink) = (parts.core.now_ns, &mut Sink(&mut *tx));
         let incoming = parts.core.proto.handle_fragment(now, frames, &tail, sink);
         parts.handle_incoming(incoming, tx);
-        parts.end_frame(tx)
+        parts.end_frame(tx).map(drop)
     }
 }
 
@@ -182,6 +191,27 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
                     self.handle_plain_request(tx, id, peer, frame.payload());
                 }
             }
+            if self.end_frame(tx)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same while time is shared.
+    #[cold]
+    fn handle_requests_in_turn(
+        &mut self,
+        peer: PeerId,
+        frames: &mut Frames<'_>,
+        tx: &mut I::Tx,
+    ) -> Result<(), IoError> {
+        while let Some(frame) = self.core.proto.poll_request(frames) {
+            let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
+            if let Some(id) = (self.core.proto).handle_request(now, peer, frame, sink) {
+                let bytes = PayloadBytes::InPlace(frame.payload());
+                self.handle_in_turn(tx, id, peer, frame.ext(), bytes);
+            }
             self.end_frame(tx)?;
         }
         Ok(())
@@ -222,16 +252,29 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
         let incoming = self.core.proto.handle_other(now, frames, sink);
         self.handle_incoming(incoming, tx);
-        self.end_frame(tx)
+        self.end_frame(tx).map(drop)
     }
 
-    /// A frame is handled: flushes, if that is due.
+    /// A frame is handled: flushes, if that is due. True: time is shared from now on.
     #[inline]
-    fn end_frame(&mut self, tx: &mut I::Tx) -> Result<(), IoError> {
-        if self.cadence.is_due(&self.clock) {
-            return tx.flush();
+    pub(crate) fn end_frame(&mut self, tx: &mut I::Tx) -> Result<bool, IoError> {
+        match self.cadence.reads_clock() {
+            true => self.end_stride(tx),
+            false => Ok(false),
         }
-        Ok(())
+    }
+
+    #[cold]
+    fn end_stride(&mut self, tx: &mut I::Tx) -> Result<bool, IoError> {
+        let now_ns = self.clock.now_ns();
+        let was_on = self.shares.is_on();
+        if self.cadence.end_stride(now_ns) {
+            tx.flush()?;
+        }
+        if self.cadence.is_slow(now_ns) {
+            self.shares.record_slow(now_ns);
+        }
+        Ok(self.shares.is_on() != was_on)
     }
 
     /// Handles what a frame that is no message of one packet gave.
@@ -248,7 +291,10 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
                 mut body,
             } => {
                 let bytes = PayloadBytes::of(&mut body);
-                self.handle_request(tx, id, peer, ext, bytes);
+                match self.shares.is_on() {
+                    true => self.handle_in_turn(tx, id, peer, ext, bytes),
+                    false => self.handle_request(tx, id, peer, ext, bytes),
+                }
                 body
             }
             Incoming::Response {

@@ -6,7 +6,7 @@
 //! reads the clock for that every [`MAX_STRIDE`] frames, more often if frames take longer, and
 //! never in a burst of fewer frames.
 
-use starling_io::Clock;
+use crate::shares::SLICE_NS;
 
 /// A burst is flushed before its end after so much work.
 pub(crate) const FLUSH_NS: u64 = 20_000;
@@ -22,6 +22,8 @@ pub(crate) struct FlushCadence {
     left: u32,
     /// When the work began that is not flushed.
     since_ns: u64,
+    /// When the burst began.
+    began_ns: u64,
 }
 
 impl Default for FlushCadence {
@@ -30,6 +32,7 @@ impl Default for FlushCadence {
             stride: MAX_STRIDE,
             left: MAX_STRIDE,
             since_ns: 0,
+            began_ns: 0,
         }
     }
 }
@@ -38,17 +41,18 @@ impl FlushCadence {
     pub(crate) fn begin_burst(&mut self, now_ns: u64) {
         self.left = self.stride;
         self.since_ns = now_ns;
+        self.began_ns = now_ns;
     }
 
-    /// Counts a handled frame. True: flush now.
+    /// Counts a handled frame. True: read the clock for [`FlushCadence::end_stride`].
     #[inline]
-    pub(crate) fn is_due<C: Clock>(&mut self, clock: &C) -> bool {
+    pub(crate) fn reads_clock(&mut self) -> bool {
         self.left -= 1;
-        self.left == 0 && self.check(clock.now_ns())
+        self.left == 0
     }
 
-    #[cold]
-    fn check(&mut self, now_ns: u64) -> bool {
+    /// True: flush now.
+    pub(crate) fn end_stride(&mut self, now_ns: u64) -> bool {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         let due = elapsed_ns >= FLUSH_NS;
         if due {
@@ -61,5 +65,10 @@ impl FlushCadence {
         };
         self.left = self.stride;
         due
+    }
+
+    /// Whether the burst takes long, and its frames do.
+    pub(crate) fn is_slow(&self, now_ns: u64) -> bool {
+        self.stride < MAX_STRIDE && now_ns.saturating_sub(self.began_ns) >= SLICE_NS
     }
 }

@@ -283,6 +283,11 @@ impl<I: PacketIo> Context<'_, I> {
         self.local().spawn(future);
     }
 
+    /// The same for a future that serves a request of `peer`: the time that it uses is the peer's.
+    pub fn spawn_for(&self, peer: PeerId, future: impl Future<Output = ()> + Send + 'static) {
+        self.local().spawn_with(future, Some(proto_peer(peer)));
+    }
+
     /// An empty buffer with memory, from the endpoint's pool.
     pub fn buffer(&mut self) -> Msgbuf {
         self.core.proto.buffer()

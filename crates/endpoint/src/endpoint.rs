@@ -20,6 +20,7 @@ use crate::parts::Parts;
 use crate::schedule::TurnSchedule;
 use crate::server::{Abandoned, DeferredReply};
 use crate::sessions::SessionState;
+use crate::shares::Shares;
 use crate::sink::Sink;
 use crate::sleep_state::SleepState;
 use crate::stall::Stall;
@@ -98,6 +99,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             dispatch: None,
             clock,
             cadence: FlushCadence::default(),
+            shares: Shares::default(),
             batched_timestamps: config.batched_timestamps,
         };
         parts.tables.reply.answer.message = parts.core.proto.buffer();

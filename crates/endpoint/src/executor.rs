@@ -7,14 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use parking_lot::Mutex;
+use starling_io::{Clock, Origin};
+use starling_proto::PeerId;
 
 use crate::handler_panic::discard;
-use crate::local::{LocalFuture, Shared};
+use crate::local::{LocalFuture, Shared, Spawned};
+use crate::shares::{Shares, Work};
 use crate::slab::Slab;
 use crate::sleep_state::SleepState;
 
 /// The key of the future that [`crate::Endpoint::block_on`] runs.
 const MAIN: u64 = u64::MAX;
+/// Tasks that are polled between two readings of the clock.
+const STRIDE: usize = 16;
 
 /// Tasks to be polled, in order; at most one entry for a task. Wakers may be used in any thread.
 struct Ready {
@@ -24,8 +29,11 @@ struct Ready {
     sleep: Arc<SleepState>,
 }
 
-struct TaskWaker {
+/// A task that is to be polled when it is woken.
+pub(crate) struct TaskWaker {
     key: u64,
+    /// The peer whose request the task serves, if it serves one.
+    peer: Option<PeerId>,
     queued: AtomicBool,
     ready: Arc<Ready>,
 }
@@ -60,7 +68,7 @@ pub(crate) struct Executor {
     ready: Arc<Ready>,
     tasks: Slab<Option<Task>>,
     /// Futures to start, oldest first. They stay here while there are too many tasks.
-    unstarted: VecDeque<LocalFuture>,
+    unstarted: VecDeque<Spawned>,
     main: Waker,
     main_woken: bool,
     /// The tasks of this turn. Kept because of its memory.
@@ -76,7 +84,7 @@ impl Executor {
             sleep,
         });
         Self {
-            main: waker(MAIN, &ready),
+            main: waker(MAIN, None, &ready),
             shared,
             ready,
             tasks: Slab::new(max_tasks),
@@ -92,42 +100,37 @@ impl Executor {
         self.shared.is_busy() || self.ready.any.load(Ordering::Acquire)
     }
 
-    /// Starts spawned futures, and polls each task that is ready now, once. Returns how many were
-    /// polled, and how many of them panicked.
-    pub(crate) fn run(&mut self) -> (usize, u64) {
-        let mut panics = 0;
+    /// Starts spawned futures, and polls each task that is ready now, once. While time is shared, tasks of
+    /// peers that have used theirs go to `shares`. Returns how many were polled, and how many of them panicked.
+    pub(crate) fn run<C: Clock>(
+        &mut self,
+        shares: &mut Shares,
+        clock: &C,
+        origin_of: impl Fn(PeerId) -> Origin,
+    ) -> (usize, u64) {
+        let (mut polled, mut panics) = (0, 0);
         self.unstarted.extend(self.shared.take_spawned());
         self.start();
         if let Some(queue) = self.ready.queue.lock().as_mut() {
             self.ready.any.store(false, Ordering::Relaxed);
             std::mem::swap(queue, &mut self.turn);
         }
-        let polled = self.turn.len();
-        for task_waker in self.turn.drain(..) {
-            // A wake from here on queues the task again.
-            task_waker.queued.store(false, Ordering::Release);
-            let key = task_waker.key;
-            if key == MAIN {
-                self.main_woken = true;
+        let is_timed = self.turn.len() > STRIDE || shares.is_on();
+        let began_ns = if is_timed { clock.now_ns() } else { 0 };
+        shares.begin_at_once(began_ns);
+        while let Some(task_waker) = self.turn.pop_front() {
+            if let Some(peer) = task_waker.peer
+                && shares.is_on()
+                && let now_ns = clock.now_ns()
+                && !shares.admits(peer, now_ns, || origin_of(peer))
+            {
+                shares.push(peer, || origin_of(peer), Work::Task(task_waker));
                 continue;
             }
-            let Some(Some(task)) = self.tasks.get_mut(key) else {
-                continue;
-            };
-            let mut cx = TaskContext::from_waker(&task.waker);
-            let future = task.future.as_mut();
-            match catch_unwind(AssertUnwindSafe(|| future.poll(&mut cx))) {
-                Ok(Poll::Pending) => continue,
-                Ok(Poll::Ready(())) => {}
-                Err(panic) => {
-                    discard(panic);
-                    panics += 1;
-                }
-            }
-            let task = self.tasks.remove(key);
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(task))) {
-                discard(panic);
-                panics += 1;
+            panics += self.poll(&task_waker);
+            polled += 1;
+            if is_timed && polled % STRIDE == 0 {
+                shares.record_run(polled, clock.now_ns(), began_ns);
             }
         }
         // In the places of those that ended. They are polled next time.
@@ -135,16 +138,49 @@ impl Executor {
         (polled, panics)
     }
 
+    /// Polls a task. Returns the number of panics.
+    pub(crate) fn poll(&mut self, task_waker: &TaskWaker) -> u64 {
+        // A wake from here on queues the task again.
+        task_waker.queued.store(false, Ordering::Release);
+        let key = task_waker.key;
+        if key == MAIN {
+            self.main_woken = true;
+            return 0;
+        }
+        let Some(Some(task)) = self.tasks.get_mut(key) else {
+            return 0;
+        };
+        let mut cx = TaskContext::from_waker(&task.waker);
+        let future = task.future.as_mut();
+        let mut panics = 0;
+        match catch_unwind(AssertUnwindSafe(|| future.poll(&mut cx))) {
+            Ok(Poll::Pending) => return 0,
+            Ok(Poll::Ready(())) => {}
+            Err(panic) => {
+                discard(panic);
+                panics += 1;
+            }
+        }
+        let task = self.tasks.remove(key);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(task))) {
+            discard(panic);
+            panics += 1;
+        }
+        panics
+    }
+
     /// Starts futures while there are places for tasks.
     fn start(&mut self) {
         while !self.unstarted.is_empty()
             && let Ok(key) = self.tasks.insert(None)
         {
-            let waker = waker(key, &self.ready);
+            let Some((future, peer)) = self.unstarted.pop_front() else {
+                return;
+            };
+            let waker = waker(key, peer, &self.ready);
             waker.wake_by_ref();
-            let started = self.unstarted.pop_front();
             if let Some(place) = self.tasks.get_mut(key) {
-                *place = started.map(|future| Task { future, waker });
+                *place = Some(Task { future, waker });
             }
         }
     }
@@ -160,9 +196,10 @@ impl Executor {
     }
 }
 
-fn waker(key: u64, ready: &Arc<Ready>) -> Waker {
+fn waker(key: u64, peer: Option<PeerId>, ready: &Arc<Ready>) -> Waker {
     Waker::from(Arc::new(TaskWaker {
         key,
+        peer,
         queued: AtomicBool::new(false),
         ready: Arc::clone(ready),
     }))
@@ -180,11 +217,16 @@ impl Drop for Executor {
 mod tests {
     use std::sync::Mutex as StdMutex;
 
-    use starling_io::Wake;
+    use starling_io::{MonotonicClock, Wake};
 
     use super::*;
     use crate::local::LocalHandle;
     use crate::server::Abandoned;
+
+    fn run(executor: &mut Executor) -> (usize, u64) {
+        let clock = MonotonicClock::new();
+        executor.run(&mut Shares::default(), &clock, |_| Origin(0))
+    }
 
     struct Nobody;
 
@@ -219,7 +261,7 @@ mod tests {
         }
         let (mut turns, mut panicked) = (0, 0);
         while executor.is_ready() {
-            let (polled, panics) = executor.run();
+            let (polled, panics) = run(&mut executor);
             assert!(polled <= 2, "{polled} at once");
             panicked += panics;
             turns += 1;
@@ -238,6 +280,6 @@ mod tests {
         assert!(executor.unstarted.is_empty());
         // There are places for later ones.
         LocalHandle::of(&shared).spawn(async {});
-        assert_eq!(executor.run(), (1, 0));
+        assert_eq!(run(&mut executor), (1, 0));
     }
 }

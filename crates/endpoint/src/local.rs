@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use starling_call::{CallOptions, MethodId, OwnedMessage, Status};
-use starling_proto::{Msgbuf, Prefix, SessionId};
+use starling_proto::{Msgbuf, PeerId, Prefix, SessionId};
 
 use crate::client::CallId;
 use crate::convert::prefix_of;
@@ -37,6 +37,9 @@ pub(crate) const MAX_FUTURES: usize = 1 << 24;
 const SPARE_BUFFERS: usize = 64;
 
 pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A future to start, and the peer whose request it serves, if it serves one.
+pub(crate) type Spawned = (LocalFuture, Option<PeerId>);
 
 /// A request of a future to the event loop.
 pub(crate) enum Command {
@@ -68,7 +71,7 @@ struct Sleeper {
 
 struct State {
     commands: VecDeque<Command>,
-    spawned: Vec<LocalFuture>,
+    spawned: Vec<Spawned>,
     calls: Slab<CallState>,
     sleepers: Slab<Sleeper>,
     sleeps: Timers,
@@ -143,7 +146,7 @@ impl Shared {
         self.busy.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn take_spawned(&self) -> Vec<LocalFuture> {
+    pub(crate) fn take_spawned(&self) -> Vec<Spawned> {
         std::mem::take(&mut self.lock().spawned)
     }
 
@@ -389,13 +392,22 @@ impl LocalHandle {
     /// dropped with the endpoint. If it panics, it is dropped and the endpoint stays usable. While
     /// there are 2^24 such futures, a further one begins when one of them has ended.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.spawn_with(future, None);
+    }
+
+    /// The same for a future that serves a request of a peer.
+    pub(crate) fn spawn_with(
+        &self,
+        future: impl Future<Output = ()> + Send + 'static,
+        peer: Option<PeerId>,
+    ) {
         let mut state = self.shared.lock();
         if state.closed {
             drop(state);
             drop(future);
             return;
         }
-        state.spawned.push(Box::pin(future));
+        state.spawned.push((Box::pin(future), peer));
         self.shared.set_busy();
     }
 

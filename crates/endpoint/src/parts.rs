@@ -8,6 +8,7 @@ use starling_io::{Clock, PacketIo};
 use crate::cadence::FlushCadence;
 use crate::context::EndpointCore;
 use crate::handler_panic::{self, Running};
+use crate::shares::Shares;
 use crate::tables::Tables;
 use crate::workers::Dispatch;
 
@@ -21,6 +22,8 @@ pub(crate) struct Parts<I: PacketIo, C> {
     pub(crate) clock: C,
     /// When a long burst is flushed.
     pub(crate) cadence: FlushCadence,
+    /// Whose turn it is, while handlers are slow.
+    pub(crate) shares: Shares,
     /// Unless timestamps are batched, each datagram has its own time.
     pub(crate) batched_timestamps: bool,
 }

@@ -47,6 +47,18 @@ impl<'a> PayloadBytes<'a> {
         }
     }
 
+    /// The message, to keep it: a reassembled one is moved, another one is copied into a buffer of `spare`.
+    pub(crate) fn into_message(self, spare: impl FnOnce() -> Msgbuf) -> Msgbuf {
+        match self {
+            Self::InPlace(bytes) => {
+                let mut message = spare();
+                message.head_mut().extend_from_slice(bytes);
+                message
+            }
+            Self::Reassembled(message) => std::mem::take(message),
+        }
+    }
+
     /// The parts of a payload. The header was read from these bytes, so the places are in them.
     pub(crate) fn split(self, fields_at: usize, body_at: usize) -> Payload<'a> {
         match self {

@@ -54,6 +54,16 @@ impl Pending {
         self.room.admits(request)
     }
 
+    /// A request waits for its handler, and was admitted.
+    pub(crate) fn hold(&mut self, request: Holding) {
+        self.room.add(request);
+    }
+
+    /// It waits no more.
+    pub(crate) fn release(&mut self, request: Holding) {
+        self.room.remove(request);
+    }
+
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.requests.len()

@@ -220,7 +220,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
 
     /// Answers a request that is not run.
     #[cold]
-    fn refuse(&mut self, tx: &mut I::Tx, refusal: Refusal) {
+    pub(crate) fn refuse(&mut self, tx: &mut I::Tx, refusal: Refusal) {
         let (core, reply) = (&mut self.core, &mut self.tables.reply);
         let status = refusal.into_status(&mut core.stats);
         core.answer_status(tx, reply.id, &mut reply.answer, &status);

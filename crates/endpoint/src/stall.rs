@@ -35,13 +35,18 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.stall.take()
     }
 
-    /// Takes in that so much time has passed since the clock was read. Without a request in this time,
-    /// the thread was away.
+    /// Takes in that so much time has passed since the clock was read, at least [`SLICE_NS`]. Without a
+    /// request in this time, the thread was away.
     #[cold]
-    pub(crate) fn record_stall(&mut self, lasted_ns: u64) {
+    pub(crate) fn record_long_turn(&mut self, lasted_ns: u64) {
         let requests = self.parts.core.stats.requests - self.requests_seen;
-        if requests > 0 {
-            self.requests_seen = self.parts.core.stats.requests;
+        if requests == 0 {
+            return;
+        }
+        self.requests_seen = self.parts.core.stats.requests;
+        let now_ns = self.parts.clock.now_ns();
+        (self.parts.shares).record_run(requests as usize, now_ns, now_ns.saturating_sub(lasted_ns));
+        if lasted_ns >= STALL_NS {
             self.parts.core.stats.stalls += 1;
             self.stall = Some(Stall {
                 method: self.parts.tables.last_method(),

@@ -30,8 +30,12 @@ pub struct Stats {
     /// Requests refused because too many came to answer all of them before their deadlines; they
     /// did not run.
     pub overloaded: u64,
-    /// Requests that were cancelled before their worker ran; it did not run.
+    /// Requests that were cancelled while they waited for a worker or for their client's share of the time;
+    /// they did not run.
     pub cancelled_in_queue: u64,
+    /// Requests that waited while others were handled, because handlers are slow and their client had used
+    /// its share of the time.
+    pub waited_for_share: u64,
     /// Requests for methods that are not registered.
     pub unknown_method: u64,
     /// Messages with a malformed call header.
@@ -63,7 +67,7 @@ impl Stats {
     }
 
     /// All counts, by the names of the fields.
-    pub fn counts(&self) -> [(&'static str, u64); 24] {
+    pub fn counts(&self) -> [(&'static str, u64); 25] {
         macro_rules! named {
             ($($field:ident),*) => {{
                 let Self { $($field),* } = *self;
@@ -85,6 +89,7 @@ impl Stats {
             expired,
             overloaded,
             cancelled_in_queue,
+            waited_for_share,
             unknown_method,
             malformed,
             workers_full,

@@ -3,11 +3,12 @@
 //! One turn, in order:
 //!
 //! 1. receive a burst; run the handlers and continuations of what came, in place (`burst`);
-//! 2. take in what other threads left: workers' answers, abandoned replies, device events;
-//! 3. end the calls whose deadline has come, wake sleepers;
-//! 4. poll the futures that were woken, execute their commands;
-//! 5. run the continuations of calls that ended without a response;
-//! 6. flush the protocol, then the device: everything leaves in as few datagrams as possible.
+//! 2. while handlers are slow: handle a slice of what waits for its peer's turn (`shares`);
+//! 3. take in what other threads left: workers' answers, abandoned replies, device events;
+//! 4. end the calls whose deadline has come, wake sleepers;
+//! 5. poll the futures that were woken, execute their commands;
+//! 6. run the continuations of calls that ended without a response;
+//! 7. flush the protocol, then the device: everything leaves in as few datagrams as possible.
 //!
 //! `schedule` says which turns read the clock, `cadence` when a long burst is flushed, `wait` how
 //! the loop sleeps.
@@ -23,8 +24,8 @@ use crate::burst::Burst;
 use crate::convert::{device_refusal, io_peer, proto_peer};
 use crate::endpoint::Endpoint;
 use crate::refusal::result_of;
+use crate::shares::{SLICE_NS, Work};
 use crate::sink::Sink;
-use crate::stall::STALL_NS;
 use crate::stats::Turn;
 
 /// A busy loop looks for device events only every so many turns.
@@ -71,6 +72,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             self.handle_burst(datagrams)?;
         } else {
             events += self.handle_silence();
+        }
+        if self.parts.shares.is_on() {
+            events += self.handle_shared()?;
         }
         if (self.parts.core.stats.turns).is_multiple_of(EVENT_INTERVAL) {
             events += self.poll_device_events();
@@ -139,8 +143,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if self.schedule.take_slept() {
             // If a datagram ended the sleep, it arrived just now.
             core.admission.queue_is_empty(core.now_ns);
-        } else if passed_ns >= STALL_NS {
-            self.record_stall(passed_ns);
+        } else if passed_ns >= SLICE_NS {
+            self.record_long_turn(passed_ns);
         }
         self.requests_seen = self.parts.core.stats.requests;
     }
@@ -177,12 +181,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             // A flush may end sessions and calls after the turn has polled the events.
             || self.parts.core.proto.has_event()
             || !self.parts.core.finished.is_empty()
+            || !self.parts.shares.is_empty()
     }
 
     /// Closes a peer on the device, unless a session uses it by now.
     pub(crate) fn close_unused_peer(&mut self, peer: PeerId) {
         if !self.parts.core.proto.refers_to(peer) {
             self.parts.core.peers.forget(peer);
+            self.parts.shares.forget(peer);
             self.io.close_peer(io_peer(peer));
         }
     }
@@ -192,6 +198,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let (rx, tx) = self.io.split();
         let parts = &mut self.parts;
         parts.cadence.begin_burst(parts.core.now_ns);
+        if parts.shares.is_on() {
+            parts.shares.begin_at_once(parts.clock.now_ns());
+        }
         parts.core.stats.datagrams += datagrams as u64;
         let mut burst = Burst::<I>::new(rx, datagrams);
         // One guard for the whole burst: a guard for each handler would cost as much as a handler.
@@ -203,6 +212,38 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             }
             result = catch_unwind(AssertUnwindSafe(|| burst.resume(parts, tx)));
         }
+    }
+
+    /// Handles a slice of what waits for its peer's turn. Returns of how much.
+    #[cold]
+    fn handle_shared(&mut self) -> Result<usize, IoError> {
+        let tx = self.io.split().1;
+        // What the burst was answered leaves before others run.
+        tx.flush()?;
+        let parts = &mut self.parts;
+        parts.core.local.set_turn(parts.core.now_ns);
+        let mut now_ns = parts.clock.now_ns();
+        let until_ns = now_ns + SLICE_NS;
+        let mut handled = 0;
+        while now_ns < until_ns
+            && let Some((peer, work)) = parts.shares.pop(now_ns)
+        {
+            handled += 1;
+            match work {
+                Work::Task(task) => parts.core.stats.panics += self.executor.poll(&task),
+                Work::Request(request) => {
+                    let run = AssertUnwindSafe(|| parts.handle_queued(tx, peer, request));
+                    if let Err(panic) = catch_unwind(run) {
+                        parts.recover(tx, panic);
+                    }
+                }
+            }
+            let began_ns = std::mem::replace(&mut now_ns, parts.clock.now_ns());
+            parts.shares.record_cost(peer, began_ns, now_ns);
+            parts.end_frame(tx)?;
+        }
+        parts.shares.end_slice(now_ns);
+        Ok(handled)
     }
 
     pub(crate) fn poll_device_events(&mut self) -> usize {
@@ -317,7 +358,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             return done;
         }
         self.parts.core.local.set_turn(now);
-        let (polled, panics) = self.executor.run();
+        let tx = self.io.split().1;
+        let origin_of = |peer| tx.origin(io_peer(peer));
+        let parts = &mut self.parts;
+        let (polled, panics) = (self.executor).run(&mut parts.shares, &parts.clock, origin_of);
+        if parts.shares.is_on() {
+            let now_ns = parts.clock.now_ns();
+            parts.shares.set_current(None, now_ns);
+        }
         done += polled;
         self.parts.core.stats.panics += panics;
         self.parts.core.local.arm_sleepers(now);

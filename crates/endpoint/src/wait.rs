@@ -11,7 +11,7 @@ use starling_io::{Clock, IoError, PacketIo, ReactorWait};
 use crate::config::Idle;
 use crate::endpoint::Endpoint;
 use crate::schedule::TurnSchedule;
-use crate::stall::STALL_NS;
+use crate::shares::SLICE_NS;
 use crate::stats::Turn;
 
 /// A full device sends no event when it has room again. So after its last work the endpoint polls
@@ -36,8 +36,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         // The clock is read again because the turn may have taken long; before a sleep its cost
         // does not matter.
         let now_ns = self.parts.clock.now_ns();
-        if now_ns.saturating_sub(self.parts.core.now_ns) >= STALL_NS {
-            self.record_stall(now_ns - self.parts.core.now_ns);
+        if now_ns.saturating_sub(self.parts.core.now_ns) >= SLICE_NS {
+            self.record_long_turn(now_ns - self.parts.core.now_ns);
         }
         let until = next_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
         let timeout = match (until, limit) {

@@ -43,6 +43,11 @@ impl Frames<'_> {
         rest: &[],
     };
 
+    /// The sender, if it is a peer and the datagram is for this incarnation.
+    pub fn sender(&self) -> Option<PeerId> {
+        self.peer
+    }
+
     /// Whether all frames are read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()

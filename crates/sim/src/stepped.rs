@@ -52,10 +52,17 @@ pub struct SteppedNetwork {
 
 impl Default for SteppedNetwork {
     fn default() -> Self {
+        Self::with_round_trip(Duration::ZERO)
+    }
+}
+
+impl SteppedNetwork {
+    /// A network in which a datagram and its answer are on their way for so long.
+    pub fn with_round_trip(time: Duration) -> Self {
         let config = FabricConfig {
             link: LinkConfig {
                 rate_bps: u64::MAX,
-                propagation_ns: 0,
+                propagation_ns: time.as_nanos() as u64 / 2,
                 queue_bytes: u64::MAX,
             },
             receive: ReceiveLimits {
@@ -72,9 +79,7 @@ impl Default for SteppedNetwork {
             clock: SteppedClock::default(),
         }
     }
-}
 
-impl SteppedNetwork {
     /// A device on a new host: the first is at `sim://10.0.0.0:4000`, the second at
     /// `sim://10.0.0.1:4000`.
     pub fn device(&self) -> SteppedIo {

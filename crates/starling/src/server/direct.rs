@@ -110,9 +110,10 @@ pub(crate) fn serve_on<I: Device>(
 fn nested<I: PacketIo>(handler: Arc<NestedFn>, spawn: Option<SpawnTask>) -> Handler<I> {
     Handler::deferring(move |cx, request, reply| {
         let cancellation = Cancellation::default();
+        let caller = request.peer();
         let call = IncomingCall {
             remaining: request.remaining(),
-            peer: cx.peer(request.peer()).clone(),
+            peer: cx.peer(caller).clone(),
             cancellation: cancellation.clone(),
         };
         let mut future = match handler(request.into_owned(), call) {
@@ -142,7 +143,7 @@ fn nested<I: PacketIo>(handler: Arc<NestedFn>, spawn: Option<SpawnTask>) -> Hand
             local.complete_with(reply, result);
         };
         match &spawn {
-            None => cx.spawn(task),
+            None => cx.spawn_for(caller, task),
             Some(spawn) => spawn(Box::pin(task)),
         }
     })

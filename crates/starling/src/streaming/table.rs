@@ -115,7 +115,7 @@ impl Streams {
         let handler = handler(ServerStreamEnd(Arc::clone(&end) as _), call);
         let task = HandlerTask::new(end, handler);
         match spawn {
-            None => cx.spawn(task),
+            None => cx.spawn_for(key.peer, task),
             Some(spawn) => spawn(Box::pin(task)),
         }
     }

@@ -1,0 +1,393 @@
+//! A queue in which peers take turns by the time that they use, and so do the hosts that they belong to.
+//!
+//! Start-time fair queueing (Goyal, Vin and Cheng, IEEE/ACM ToN 5(5), 1997), one level for hosts and one for
+//! the peers of each host. What an item costs is known when it was handled, and is added to what its peer and
+//! its host have used. The next item is of the host that has used least, and there of the peer that has used
+//! least. A peer that comes back counts as one that has used a little less than the one that was served last,
+//! and no less: the time that it left to others is not owed to it.
+//!
+//! ```text
+//!            used  0    10   20   30   40
+//!  host A          ████████████████▌        peers: a ████████   b ████████▌
+//!  host B          ████████▌                        c ████████▌       ◀── c is next
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+use starling_io::Origin;
+use starling_proto::PeerId;
+
+/// Time that is owed to a peer that was away. While some is left of it, the peer is served at once and not in its
+/// turn, as the sparse flows of RFC 8290, section 3.5.
+const OWED_NS: u64 = 20_000;
+
+/// Members that take turns.
+#[derive(Debug)]
+struct Level {
+    /// What the member had used that was served last.
+    used_ns: u64,
+    /// Those with items, by what they had used when they were queued. They may have used more by now.
+    waiting: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Default for Level {
+    fn default() -> Self {
+        Self {
+            used_ns: OWED_NS,
+            waiting: BinaryHeap::new(),
+        }
+    }
+}
+
+impl Level {
+    /// What counts as used by a member that has used so much.
+    fn counted(&self, used_ns: u64) -> u64 {
+        used_ns.max(self.used_ns - OWED_NS)
+    }
+
+    /// Whether so much time is owed to a member.
+    fn admits(&self, used_ns: u64, cost_ns: u64) -> bool {
+        self.counted(used_ns) + cost_ns <= self.used_ns
+    }
+
+    fn push(&mut self, member: u32, used_ns: u64) {
+        let at = self.counted(used_ns);
+        self.waiting.push(Reverse((at, member)));
+    }
+
+    /// Removes the member whose turn it is.
+    fn pop(&mut self, used_ns: impl Fn(u32) -> u64) -> Option<u32> {
+        loop {
+            let Reverse((at, member)) = self.waiting.pop()?;
+            let now_at = used_ns(member);
+            if now_at > at {
+                self.waiting.push(Reverse((now_at, member)));
+                continue;
+            }
+            self.used_ns = self.used_ns.max(at);
+            return Some(member);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct PeerShare<T> {
+    origin: u32,
+    used_ns: u64,
+    /// What its items cost: a moving average.
+    cost_ns: u64,
+    items: VecDeque<T>,
+}
+
+#[derive(Debug, Default)]
+struct OriginShare {
+    used_ns: u64,
+    peers: Level,
+    /// Peers that are known.
+    known: u32,
+}
+
+impl<T> PeerShare<T> {
+    fn of(origin: u32) -> Self {
+        Self {
+            origin,
+            used_ns: 0,
+            cost_ns: 0,
+            items: VecDeque::new(),
+        }
+    }
+}
+
+/// Items that wait for their peer's turn.
+#[derive(Debug)]
+pub(crate) struct FairQueue<T> {
+    hosts: Level,
+    /// The most that a host has used.
+    most_used_ns: u64,
+    origins: Vec<OriginShare>,
+    unused_origins: Vec<u32>,
+    by_origin: HashMap<Origin, u32>,
+    /// Indexed by peer.
+    peers: Vec<Option<Box<PeerShare<T>>>>,
+    items: usize,
+}
+
+impl<T> Default for FairQueue<T> {
+    fn default() -> Self {
+        Self {
+            hosts: Level::default(),
+            most_used_ns: 0,
+            origins: Vec::new(),
+            unused_origins: Vec::new(),
+            by_origin: HashMap::new(),
+            peers: Vec::new(),
+            items: 0,
+        }
+    }
+}
+
+impl<T> FairQueue<T> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items == 0
+    }
+
+    /// Nothing waits: nobody took time from others, and all begin anew.
+    pub(crate) fn level_out(&mut self) {
+        debug_assert!(self.is_empty(), "some wait for those who have used more");
+        self.hosts.used_ns = self.hosts.used_ns.max(self.most_used_ns + OWED_NS);
+    }
+
+    /// Forgets what all have used. To be called while nothing waits.
+    pub(crate) fn clear(&mut self) {
+        debug_assert!(self.is_empty(), "the items would be lost");
+        *self = Self::default();
+    }
+
+    /// Whether the next item of a peer is to be handled at once: nothing of the peer waits, and it has used
+    /// little, also with what its items usually cost. Otherwise the item is for [`FairQueue::push`].
+    pub(crate) fn admits(&mut self, peer: PeerId, origin: impl FnOnce() -> Origin) -> bool {
+        let share = self.share(peer, origin);
+        let (used_ns, cost_ns) = (share.used_ns, share.cost_ns);
+        let (is_first, origin) = (share.items.is_empty(), share.origin);
+        let of_host = &self.origins[origin as usize];
+        is_first
+            && (of_host.peers.waiting.is_empty() || of_host.peers.admits(used_ns, cost_ns))
+            && self.hosts.admits(of_host.used_ns, cost_ns)
+    }
+
+    /// A peer that was known to [`FairQueue::admits`] has used so much time.
+    pub(crate) fn charge(&mut self, peer: PeerId, spent_ns: u64) {
+        let Some(Some(share)) = self.peers.get_mut(peer.0 as usize) else {
+            return;
+        };
+        let host = &mut self.origins[share.origin as usize];
+        share.used_ns = host.peers.counted(share.used_ns) + spent_ns;
+        if host.peers.waiting.is_empty() {
+            // It took nothing from others of the host.
+            host.peers.used_ns = host.peers.used_ns.max(share.used_ns);
+        }
+        host.used_ns = self.hosts.counted(host.used_ns) + spent_ns;
+        self.most_used_ns = self.most_used_ns.max(host.used_ns);
+    }
+
+    /// An item of the peer has cost so much.
+    pub(crate) fn record_cost(&mut self, peer: PeerId, cost_ns: u64) {
+        if let Some(Some(share)) = self.peers.get_mut(peer.0 as usize) {
+            share.cost_ns = match share.cost_ns {
+                0 => cost_ns,
+                mean_ns => mean_ns - mean_ns / 8 + cost_ns / 8,
+            };
+        }
+    }
+
+    /// Puts an item behind those of its peer.
+    pub(crate) fn push(&mut self, peer: PeerId, origin: impl FnOnce() -> Origin, item: T) {
+        self.items += 1;
+        let share = self.share(peer, origin);
+        share.items.push_back(item);
+        if share.items.len() > 1 {
+            return;
+        }
+        let (used_ns, origin) = (share.used_ns, share.origin);
+        let host = &mut self.origins[origin as usize];
+        host.peers.push(peer.0, used_ns);
+        if host.peers.waiting.len() == 1 {
+            self.hosts.push(origin, host.used_ns);
+        }
+    }
+
+    /// Removes the next item of the peer whose turn it is.
+    pub(crate) fn pop(&mut self) -> Option<(PeerId, T)> {
+        let Self {
+            hosts,
+            origins,
+            peers,
+            items,
+            ..
+        } = self;
+        let origin = hosts.pop(|origin| origins[origin as usize].used_ns)?;
+        let host = &mut origins[origin as usize];
+        let of_peer = |peer: u32| peers[peer as usize].as_ref().map_or(0, |peer| peer.used_ns);
+        let peer = host.peers.pop(of_peer)?;
+        let share = peers[peer as usize].as_mut()?;
+        let item = share.items.pop_front()?;
+        *items -= 1;
+        // What this item costs is charged by when their next turns are looked for.
+        if !share.items.is_empty() {
+            host.peers.push(peer, share.used_ns);
+        }
+        if !host.peers.waiting.is_empty() {
+            hosts.push(origin, host.used_ns);
+        }
+        Some((PeerId(peer), item))
+    }
+
+    /// The device forgets a peer, and may use its number for another one.
+    pub(crate) fn forget(&mut self, peer: PeerId) {
+        let Some(place) = self.peers.get_mut(peer.0 as usize) else {
+            return;
+        };
+        let Some(share) = place.take_if(|share| share.items.is_empty()) else {
+            return;
+        };
+        let host = &mut self.origins[share.origin as usize];
+        host.known -= 1;
+        if host.known == 0 {
+            *host = OriginShare::default();
+            self.by_origin.retain(|_, origin| *origin != share.origin);
+            self.unused_origins.push(share.origin);
+        }
+    }
+
+    fn share(&mut self, peer: PeerId, origin: impl FnOnce() -> Origin) -> &mut PeerShare<T> {
+        let index = peer.0 as usize;
+        if index >= self.peers.len() {
+            self.peers.resize_with(index + 1, || None);
+        }
+        let place = &mut self.peers[index];
+        if place.is_none() {
+            let (origins, unused) = (&mut self.origins, &mut self.unused_origins);
+            let origin = *self.by_origin.entry(origin()).or_insert_with(|| {
+                unused.pop().unwrap_or_else(|| {
+                    origins.push(OriginShare::default());
+                    (origins.len() - 1) as u32
+                })
+            });
+            origins[origin as usize].known += 1;
+            *place = Some(Box::new(PeerShare::of(origin)));
+        }
+        place.as_mut().expect("it was put there")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1_000;
+
+    /// Ten peers of each host.
+    fn origin_of(peer: u32) -> Origin {
+        Origin(u64::from(peer / 10))
+    }
+
+    fn push(queue: &mut FairQueue<u64>, peer: u32, cost_ns: u64) {
+        queue.push(PeerId(peer), || origin_of(peer), cost_ns);
+    }
+
+    /// Handles items until so much time has passed. Returns what each peer has had.
+    fn serve(queue: &mut FairQueue<u64>, for_ns: u64) -> HashMap<u32, u64> {
+        let (mut had, mut passed_ns) = (HashMap::new(), 0);
+        while passed_ns < for_ns
+            && let Some((peer, cost_ns)) = queue.pop()
+        {
+            queue.charge(peer, cost_ns);
+            *had.entry(peer.0).or_default() += cost_ns;
+            passed_ns += cost_ns;
+        }
+        had
+    }
+
+    #[test]
+    fn peers_have_equal_times_whatever_their_items_cost() {
+        let mut queue = FairQueue::default();
+        for _ in 0..1000 {
+            push(&mut queue, 0, 100 * US);
+            push(&mut queue, 1, 7 * US);
+        }
+        let had = serve(&mut queue, 10_000 * US);
+        assert!(had[&0].abs_diff(had[&1]) <= 107 * US, "{had:?}");
+        let rest = serve(&mut queue, u64::MAX);
+        assert_eq!(had[&0] + rest[&0], 100_000 * US);
+        assert_eq!(had[&1] + rest[&1], 7_000 * US);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn hosts_have_equal_times_however_many_peers_they_have() {
+        let mut queue = FairQueue::default();
+        for _ in 0..1000 {
+            (0..10).for_each(|peer| push(&mut queue, peer, 10 * US));
+            push(&mut queue, 10, 10 * US);
+        }
+        let had = serve(&mut queue, 8_000 * US);
+        assert!(had[&10].abs_diff(4_000 * US) <= 20 * US, "{had:?}");
+        for peer in 0..10 {
+            assert!(had[&peer].abs_diff(400 * US) <= 20 * US, "{had:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_asks_for_little_is_served_at_once_and_a_greedy_one_in_its_turn() {
+        let mut queue = FairQueue::default();
+        let admits =
+            |queue: &mut FairQueue<u64>, peer: u32| queue.admits(PeerId(peer), || origin_of(peer));
+        assert!(admits(&mut queue, 0));
+        queue.charge(PeerId(0), OWED_NS);
+        assert!(
+            admits(&mut queue, 0),
+            "nobody knows what the next one costs"
+        );
+        queue.record_cost(PeerId(0), 8 * US);
+        assert!(!admits(&mut queue, 0));
+        assert!(admits(&mut queue, 1) && admits(&mut queue, 10));
+        queue.charge(PeerId(0), 1);
+        assert!(!admits(&mut queue, 1), "the host has used it");
+        assert!(admits(&mut queue, 10));
+        // What waits has its order, also for one that may be served.
+        push(&mut queue, 10, US);
+        assert!(!admits(&mut queue, 10));
+        serve(&mut queue, u64::MAX);
+        // When all that waited is served, whoever has used more than others may go on.
+        assert!(!admits(&mut queue, 0));
+        queue.level_out();
+        assert!(queue.is_empty() && admits(&mut queue, 0));
+    }
+
+    #[test]
+    fn time_that_a_peer_did_not_use_is_not_owed_to_it() {
+        let mut queue = FairQueue::default();
+        (0..1000).for_each(|_| push(&mut queue, 0, 10 * US));
+        serve(&mut queue, 5_000 * US);
+        (0..1000).for_each(|_| push(&mut queue, 10, 10 * US));
+        let had = serve(&mut queue, 2_000 * US);
+        assert!(had[&0].abs_diff(had[&10]) <= 20 * US, "{had:?}");
+    }
+
+    #[test]
+    fn time_that_nobody_else_wanted_is_not_held_against_a_peer() {
+        let mut queue = FairQueue::default();
+        // One host alone, then two of its peers and another host.
+        for round in 0..1000 {
+            let admitted = queue.admits(PeerId(0), || origin_of(0));
+            assert!(admitted || round > 0);
+            if !admitted {
+                push(&mut queue, 0, 10 * US);
+                assert_eq!(queue.pop(), Some((PeerId(0), 10 * US)));
+            }
+            queue.charge(PeerId(0), 10 * US);
+        }
+        for _ in 0..1000 {
+            [0, 1, 10].map(|peer| push(&mut queue, peer, 10 * US));
+        }
+        let had = serve(&mut queue, 4_000 * US);
+        assert!(had[&0].abs_diff(1_000 * US) <= 2 * OWED_NS, "{had:?}");
+        assert!(had[&10].abs_diff(2_000 * US) <= 2 * OWED_NS, "{had:?}");
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_begins_anew_and_what_waits_of_the_former_is_handled() {
+        let mut queue = FairQueue::default();
+        push(&mut queue, 3, US);
+        queue.forget(PeerId(3));
+        assert_eq!(queue.pop(), Some((PeerId(3), US)));
+        queue.charge(PeerId(3), 1000 * US);
+        assert!(!queue.admits(PeerId(3), || Origin(77)));
+        queue.forget(PeerId(3));
+        assert!(queue.admits(PeerId(3), || Origin(77)));
+        queue.charge(PeerId(9), US);
+        queue.record_cost(PeerId(9), US);
+        assert!(queue.pop().is_none());
+    }
+}
