@@ -128,8 +128,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             events += self.poll_device_events();
             self.maintain_workers();
         }
-        let core = &mut self.parts.core;
-        core.admission.queue_is_empty(core.now_ns);
+        if self.parts.shares.is_empty() {
+            let core = &mut self.parts.core;
+            core.admission.queue_is_empty(core.now_ns);
+        }
         events
     }
 
