@@ -12,6 +12,7 @@ mod retention;
 mod session;
 mod slot;
 mod teardown;
+mod unsent;
 
 use starling_msgbuf::Msgbuf;
 use std::collections::{BTreeMap, VecDeque};
@@ -30,7 +31,7 @@ use crate::{
 };
 use session::ServerSession;
 pub(crate) use session::most_session_bytes;
-use slot::{Large, Phase, Slot};
+use slot::{Phase, Slot};
 
 /// A client that sends a large request or fetches a large response sends a frame within this time,
 /// even if some are lost.
@@ -192,9 +193,7 @@ impl Server {
             Phase::Receiving | Phase::Executing => {
                 let _ = session.push_credit_return(index, sink);
             }
-            Phase::Done => {
-                let _ = session.push_response(index, sink);
-            }
+            Phase::Done => self.send_later(shared, id, index),
             Phase::Over => {
                 shared.stats.responses_expired += 1;
                 session.push_reject(index, number, Rejection::ResponseExpired, sink);
@@ -369,67 +368,18 @@ impl Server {
     /// The sink is full: the response waits for the next flush.
     #[cold]
     fn defer(&mut self, shared: &mut Shared, id: SessionId, slot: u8) {
-        let session = self.sessions.get_mut(id).expect("checked before");
-        shared.ask_flush();
         shared.stats.sink_full += 1;
-        session.pending |= 1 << slot;
-        block(&mut self.blocked, session, id);
+        self.send_later(shared, id, slot.into());
     }
 
     /// Does what is due.
     pub(crate) fn flush<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         shared.flush_answers(now, sink);
-        self.resume_blocked(shared, sink);
+        self.send_unsent(shared, sink);
         self.send_credit_returns(sink);
         if self.poll_timer().is_some_and(|until| until <= now) {
             self.expire_responses(shared, now);
         }
-    }
-
-    /// Sends what waits for room, of each peer until it has none.
-    #[cold]
-    fn resume_blocked<S: FrameSink>(&mut self, shared: &mut Shared, sink: &mut S) {
-        for _ in 0..self.blocked.peers() {
-            let Some((peer, mut waiters)) = self.blocked.take_peer() else {
-                break;
-            };
-            while let Some(id) = waiters.pop() {
-                if !self.resume(shared, id, sink) {
-                    break;
-                }
-            }
-            let sessions = &self.sessions;
-            (self.blocked).put_back(peer, waiters, |id| sessions.get(id).is_some());
-        }
-    }
-
-    /// Sends what waits of one session. False: there was no room for all of it.
-    fn resume<S: FrameSink>(&mut self, shared: &mut Shared, id: SessionId, sink: &mut S) -> bool {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return true;
-        };
-        session.blocked = false;
-        while session.pending != 0 {
-            let index = session.pending.trailing_zeros() as usize;
-            let slot = &mut session.slots[index];
-            let full = if slot.phase != Phase::Done {
-                false
-            } else if let Some(&Large::Unsent { base, want }) = slot.cold.large() {
-                let left = session.push_fragments(index, base, want, sink);
-                let unsent = (left != 0).then_some(Large::Unsent { base, want: left });
-                session.slots[index].cold.set_large(unsent);
-                left != 0
-            } else {
-                session.push_response(index, sink) == Err(SinkError::Full)
-            };
-            if full {
-                shared.stats.sink_full += 1;
-                block(&mut self.blocked, session, id);
-                return false;
-            }
-            session.pending &= !(1 << index);
-        }
-        true
     }
 
     /// Sends one credit return for each slot that fragments arrived for, however many arrived.
@@ -528,11 +478,4 @@ fn abandon(shared: &mut Shared, id: RequestId) {
 fn stale(shared: &mut Shared) -> RespondReason {
     shared.stats.responses_unwanted += 1;
     RespondReason::Stale
-}
-
-fn block(blocked: &mut Blocked, session: &mut ServerSession, id: SessionId) {
-    if !session.blocked {
-        session.blocked = true;
-        blocked.push(session.peer, id);
-    }
 }

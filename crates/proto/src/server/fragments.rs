@@ -2,7 +2,7 @@
 //! clients ask for them.
 
 use super::slot::{Large, Phase};
-use super::{ACTIVE_NS, Server, block, displace};
+use super::{ACTIVE_NS, Server, displace};
 use crate::holdings::{Holder, Holding};
 use crate::shared::{Shared, SlotPlace};
 use crate::tail::{FragmentData, Tail};
@@ -247,16 +247,8 @@ impl Server {
                 slot.phase = Phase::Over;
             }
             Phase::Done => {
-                let left = session.push_fragments(index, rfr.base, rfr.want, sink);
-                if left != 0 {
-                    shared.stats.sink_full += 1;
-                    let base = rfr.base;
-                    session.slots[index]
-                        .cold
-                        .set_large(Some(Large::Unsent { base, want: left }));
-                    session.pending |= 1 << index;
-                    block(&mut self.blocked, session, id);
-                }
+                slot.want(rfr.base, rfr.want);
+                self.send_later(shared, id, index);
             }
             Phase::Over if rfr.want != 0 => {
                 shared.stats.responses_expired += 1;

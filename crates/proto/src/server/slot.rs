@@ -36,7 +36,7 @@ pub(crate) enum Phase {
 pub(crate) enum Large {
     /// The request, and the memory promised for it.
     Receive(ReceiveWindow, HoldingId),
-    /// Fragments of the response that the client asked for and the sink had no room for.
+    /// Fragments of the response that the client asked for and that are not sent yet.
     Unsent { base: u32, want: u64 },
 }
 
@@ -121,6 +121,17 @@ impl Slot {
         true
     }
 
+    /// The client asks for fragments of the response: bit *i* of `want` for fragment `base + i`. If fragments
+    /// that it asked for before are not sent and lie too far away, it has to ask for those again.
+    pub(crate) fn want(&mut self, base: u32, want: u64) {
+        let before = match self.cold.large() {
+            Some(&Large::Unsent { base, want }) => (base, want),
+            _ => (base, 0),
+        };
+        let (base, want) = union_of(before, (base, want)).unwrap_or((base, want));
+        self.cold.set_large(Some(Large::Unsent { base, want }));
+    }
+
     /// Gives back all memory that the last request held.
     pub(crate) fn release_memory(&mut self, shared: &mut Shared) {
         self.inline.clear();
@@ -186,5 +197,51 @@ impl Slot {
     /// Whether the response is kept for a limited time only.
     pub(crate) fn is_bulky(&self) -> bool {
         self.inline.get().is_none() && self.cold.has_bulky_message()
+    }
+}
+
+/// All fragments of two sets, each a base and a bit for each fragment from there on. `None`: they do not fit into
+/// one.
+fn union_of(one: (u32, u64), other: (u32, u64)) -> Option<(u32, u64)> {
+    let (low, high) = if one.0 <= other.0 {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    let distance = high.0 - low.0;
+    let shifted = high.1.checked_shl(distance).unwrap_or(0);
+    (high.1 == 0 || (distance < 64 && shifted >> distance == high.1))
+        .then_some((low.0, low.1 | shifted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_asks_for_twice_in_a_turn_is_sent_together_if_it_fits() {
+        assert_eq!(union_of((7, 0b101), (7, 0b10)), Some((7, 0b111)));
+        assert_eq!(union_of((9, 0b1), (7, 0b1)), Some((7, 0b101)));
+        assert_eq!(union_of((0, 1), (63, 1)), Some((0, 1 | 1 << 63)));
+        assert_eq!(union_of((0, 1), (64, 1)), None);
+        assert_eq!(union_of((0, 1), (1, 1 << 63)), None);
+        assert_eq!(union_of((0, 0b11), (u32::MAX, 0)), Some((0, 0b11)));
+        assert_eq!(union_of((u32::MAX, 1), (u32::MAX, 1)), Some((u32::MAX, 1)));
+    }
+
+    #[test]
+    fn the_later_wish_counts_if_two_do_not_fit() {
+        let mut slot = Slot::default();
+        for (base, want, has) in [
+            (0, 0b11, (0, 0b11)),
+            (4, 0b1, (0, 0b1_0011)),
+            (500, 1, (500, 1)),
+        ] {
+            slot.want(base, want);
+            let Some(&Large::Unsent { base, want }) = slot.cold.large() else {
+                panic!("nothing is unsent");
+            };
+            assert_eq!((base, want), has);
+        }
     }
 }

@@ -15,6 +15,7 @@ mod late;
 mod memory;
 mod net;
 mod ownership;
+mod repeats;
 mod reports;
 mod sessions;
 mod shares;
