@@ -37,42 +37,89 @@ impl<'a, I: PacketIo> Burst<'a, I> {
         parts: &mut Parts<I, C>,
         tx: &mut I::Tx,
     ) -> Result<(), IoError> {
+        if parts.shares.is_on() {
+            return self.handle_in_turn(parts, tx);
+        }
         loop {
             self.open_next(parts, tx)?;
-            self.handle_frames(parts, tx)?;
+            if self.handle_frames(parts, tx)? {
+                return self.resume(parts, tx);
+            }
             if self.next == self.datagrams {
                 return Ok(());
             }
         }
     }
 
-    /// Handles what is left after a panic.
+    /// Handles what is left after a panic, or when time is shared from now on.
     #[cold]
     pub(crate) fn resume<C: Clock>(
         &mut self,
         parts: &mut Parts<I, C>,
         tx: &mut I::Tx,
     ) -> Result<(), IoError> {
-        self.handle_frames(parts, tx)?;
-        if self.next == self.datagrams {
-            return Ok(());
+        while !parts.shares.is_on() {
+            if self.handle_frames(parts, tx)? {
+                break;
+            }
+            if self.next == self.datagrams {
+                return Ok(());
+            }
+            self.open_next(parts, tx)?;
         }
-        self.handle(parts, tx)
+        self.handle_frames_in_turn(parts, tx)?;
+        self.handle_in_turn(parts, tx)
     }
 
-    /// Handles the frames that are left of a datagram.
+    /// Handles the frames that are left of a datagram. True: time is shared from now on, and there may be more.
     #[inline(always)]
     fn handle_frames<C: Clock>(
+        &mut self,
+        parts: &mut Parts<I, C>,
+        tx: &mut I::Tx,
+    ) -> Result<bool, IoError> {
+        while let Some(upcoming) = parts.core.proto.upcoming(&self.frames) {
+            match upcoming {
+                Upcoming::Requests(peer) => {
+                    if parts.handle_requests(peer, &mut self.frames, tx)? {
+                        return Ok(true);
+                    }
+                }
+                Upcoming::Responses(peer) => parts.handle_responses(peer, &mut self.frames, tx)?,
+                Upcoming::Other => parts.handle_other(&mut self.frames, tx)?,
+            }
+        }
+        Ok(false)
+    }
+
+    /// As [`Burst::handle`], while time is shared: requests run in turn, and the time of each datagram is its
+    /// sender's.
+    #[cold]
+    fn handle_in_turn<C: Clock>(
+        &mut self,
+        parts: &mut Parts<I, C>,
+        tx: &mut I::Tx,
+    ) -> Result<(), IoError> {
+        parts.shares.begin_at_once(parts.clock.now_ns());
+        while self.next < self.datagrams {
+            self.open_next(parts, tx)?;
+            let now_ns = parts.clock.now_ns();
+            parts.shares.set_current(self.frames.sender(), now_ns);
+            self.handle_frames_in_turn(parts, tx)?;
+        }
+        Ok(())
+    }
+
+    fn handle_frames_in_turn<C: Clock>(
         &mut self,
         parts: &mut Parts<I, C>,
         tx: &mut I::Tx,
     ) -> Result<(), IoError> {
         while let Some(upcoming) = parts.core.proto.upcoming(&self.frames) {
             match upcoming {
-                Upcoming::Requests(peer) if parts.shares.is_on() => {
+                Upcoming::Requests(peer) => {
                     parts.handle_requests_in_turn(peer, &mut self.frames, tx)?;
                 }
-                Upcoming::Requests(peer) => parts.handle_requests(peer, &mut self.frames, tx)?,
                 Upcoming::Responses(peer) => parts.handle_responses(peer, &mut self.frames, tx)?,
                 Upcoming::Other => parts.handle_other(&mut self.frames, tx)?,
             }
@@ -104,13 +151,7 @@ impl<'a, I: PacketIo> Burst<'a, I> {
             .proto
             .handle_datagram(now, source, marked, datagram.bytes, sink)
         {
-            Ok(frames) => {
-                self.frames = frames;
-                if parts.shares.is_on() {
-                    let now_ns = parts.clock.now_ns();
-                    parts.shares.set_current(frames.sender(), now_ns);
-                }
-            }
+            Ok(frames) => self.frames = frames,
             Err(_) => core.stats.bad_datagrams += 1,
         }
         if self.rx.tail_bytes(index) == 0 {
@@ -171,7 +212,7 @@ impl<I: PacketIo> Tail for LeftTail<'_, I> {
 }
 
 impl<I: PacketIo, C: Clock> Parts<I, C> {
-    /// Handles requests of one packet each, as many as follow one another.
+    /// Handles requests of one packet each, as many as follow one another. True: time is shared from now on.
     // Apart from the responses: an endpoint has many of one kind, and each kind uses all registers.
     #[inline(never)]
     fn handle_requests(
@@ -179,7 +220,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         peer: PeerId,
         frames: &mut Frames<'_>,
         tx: &mut I::Tx,
-    ) -> Result<(), IoError> {
+    ) -> Result<bool, IoError> {
         while let Some(frame) = self.core.proto.poll_request(frames) {
             let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
             if let Some(id) = (self.core.proto).handle_request(now, peer, frame, sink) {
@@ -192,10 +233,10 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
                 }
             }
             if self.end_frame(tx)? {
-                break;
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// The same while time is shared.
@@ -271,7 +312,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         if self.cadence.end_stride(now_ns) {
             tx.flush()?;
         }
-        if self.cadence.is_slow(now_ns) {
+        if self.cadence.is_slow(self.core.now_ns, now_ns) {
             self.shares.record_slow(now_ns);
         }
         Ok(self.shares.is_on() != was_on)

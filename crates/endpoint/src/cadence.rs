@@ -22,8 +22,6 @@ pub(crate) struct FlushCadence {
     left: u32,
     /// When the work began that is not flushed.
     since_ns: u64,
-    /// When the burst began.
-    began_ns: u64,
 }
 
 impl Default for FlushCadence {
@@ -32,7 +30,6 @@ impl Default for FlushCadence {
             stride: MAX_STRIDE,
             left: MAX_STRIDE,
             since_ns: 0,
-            began_ns: 0,
         }
     }
 }
@@ -41,7 +38,6 @@ impl FlushCadence {
     pub(crate) fn begin_burst(&mut self, now_ns: u64) {
         self.left = self.stride;
         self.since_ns = now_ns;
-        self.began_ns = now_ns;
     }
 
     /// Counts a handled frame. True: read the clock for [`FlushCadence::end_stride`].
@@ -67,8 +63,8 @@ impl FlushCadence {
         due
     }
 
-    /// Whether the burst takes long, and its frames do.
-    pub(crate) fn is_slow(&self, now_ns: u64) -> bool {
-        self.stride < MAX_STRIDE && now_ns.saturating_sub(self.began_ns) >= SLICE_NS
+    /// Whether the burst that began then takes long, and its frames do.
+    pub(crate) fn is_slow(&self, began_ns: u64, now_ns: u64) -> bool {
+        self.stride < MAX_STRIDE && now_ns.saturating_sub(began_ns) >= SLICE_NS
     }
 }

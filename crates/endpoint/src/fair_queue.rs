@@ -369,7 +369,9 @@ mod tests {
             queue.charge(PeerId(0), 10 * US);
         }
         for _ in 0..1000 {
-            [0, 1, 10].map(|peer| push(&mut queue, peer, 10 * US));
+            for peer in [0, 1, 10] {
+                push(&mut queue, peer, 10 * US);
+            }
         }
         let had = serve(&mut queue, 4_000 * US);
         assert!(had[&0].abs_diff(1_000 * US) <= 2 * OWED_NS, "{had:?}");

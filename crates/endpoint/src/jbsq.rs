@@ -5,14 +5,15 @@
 //! such a queue: the receiver gives a request to the worker with the fewest outstanding ones, and
 //! holds it back while all workers have as many as the bound. The bound is two: the request that
 //! runs, and one to continue with while the completion is on its way. So at most one request waits
-//! behind a long one.
+//! behind a long one. Flows whose items are held back take turns, so that one with many of them delays another
+//! one's by one.
 //!
 //! [`QueueModel::Partitioned`] is what receive-side scaling does, for comparison: each flow has one
 //! worker, under any load. [`QueueModel::Grouped`] is in between.
 //!
 //! Nothing here runs an item or knows what it is: a thread pool and a simulator use the same code.
 
-use std::collections::{HashMap, VecDeque};
+use crate::flow_queue::FlowQueue;
 
 /// The greatest bound on the outstanding requests of one worker.
 pub const MAX_DEPTH: u8 = 8;
@@ -61,7 +62,6 @@ pub struct Jbsq<T> {
     loads: Vec<u8>,
     groups: Vec<Group<T>>,
     waiting: usize,
-    flows: FlowCounts,
     /// Items with workers that have begun another one before.
     behind: usize,
     capacity: usize,
@@ -70,8 +70,7 @@ pub struct Jbsq<T> {
 #[derive(Debug)]
 struct Group<T> {
     workers: std::ops::Range<usize>,
-    /// With their flows, in arrival order.
-    queue: VecDeque<(u64, T)>,
+    queue: FlowQueue<T>,
     /// For each load below the depth, the workers that have it.
     by_load: Vec<Set>,
 }
@@ -90,7 +89,7 @@ impl<T> Jbsq<T> {
             (0..workers.len()).for_each(|place| by_load[0].insert(place));
             Group {
                 workers,
-                queue: VecDeque::new(),
+                queue: FlowQueue::default(),
                 by_load,
             }
         });
@@ -99,7 +98,6 @@ impl<T> Jbsq<T> {
             loads: vec![0; workers],
             groups: groups.collect(),
             waiting: 0,
-            flows: FlowCounts::default(),
             behind: 0,
             capacity,
         }
@@ -123,16 +121,16 @@ impl<T> Jbsq<T> {
             *load += 1;
             return Decision::Assigned(worker, item);
         }
-        if self.flows.count(flow) >= free {
+        if group.queue.count(flow) >= free {
             return Decision::Refused(item);
         }
         self.waiting += 1;
-        self.flows.add(flow);
-        group.queue.push_back((flow, item));
+        group.queue.push(flow, item);
         Decision::Queued
     }
 
-    /// Records that a worker has completed one of its items. The returned item is its next one.
+    /// Records that a worker has completed one of its items. The returned item is its next one: flows whose
+    /// items wait take turns.
     ///
     /// # Panics
     /// If the worker had none.
@@ -142,9 +140,8 @@ impl<T> Jbsq<T> {
         let group = &mut self.groups[index];
         let load = &mut self.loads[worker];
         assert!(*load > 0, "worker {worker} completed what it never had");
-        if let Some((flow, item)) = group.queue.pop_front() {
+        if let Some(item) = group.queue.pop() {
             self.waiting -= 1;
-            self.flows.remove(flow);
             return Some(item);
         }
         self.behind -= usize::from(*load > 1);
@@ -211,30 +208,6 @@ impl<T> Group<T> {
     }
 }
 
-/// How many items of each flow wait. Flows without any take no memory.
-#[derive(Debug, Default)]
-pub(crate) struct FlowCounts(HashMap<u64, usize>);
-
-impl FlowCounts {
-    pub(crate) fn count(&self, flow: u64) -> usize {
-        self.0.get(&flow).copied().unwrap_or(0)
-    }
-
-    pub(crate) fn add(&mut self, flow: u64) {
-        *self.0.entry(flow).or_default() += 1;
-    }
-
-    /// # Panics
-    /// If none of the flow waits.
-    pub(crate) fn remove(&mut self, flow: u64) {
-        let count = self.0.get_mut(&flow).expect("one was added");
-        *count -= 1;
-        if *count == 0 {
-            self.0.remove(&flow);
-        }
-    }
-}
-
 /// A set of small numbers.
 #[derive(Clone, Debug)]
 struct Set(Vec<u64>);
@@ -263,6 +236,8 @@ impl Set {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     fn assigned<T>(decision: Decision<T>) -> usize {
@@ -282,7 +257,7 @@ mod tests {
         assert_eq!(jbsq.submit(6, 6), Decision::Queued);
         assert_eq!(jbsq.submit(7, 7), Decision::Queued);
         assert_eq!(jbsq.submit(8, 8), Decision::Refused(8));
-        // The first free worker gets the oldest item; a stalled worker gets nothing more.
+        // The first free worker gets the item whose turn it is; a stalled worker gets nothing more.
         assert_eq!(jbsq.complete(1), Some(6));
         assert_eq!(jbsq.complete(1), Some(7));
         assert_eq!(jbsq.complete(1), None);
@@ -326,7 +301,7 @@ mod tests {
         // What waited is no part of a share any more.
         while jbsq.complete(0).is_some() {}
         assert_eq!(jbsq.complete(0), None);
-        assert!(jbsq.flows.0.is_empty());
+        assert_eq!(jbsq.groups[0].queue.count(7), 0);
         assert_eq!(jbsq.load(0), 0);
     }
 
@@ -379,7 +354,9 @@ mod tests {
                 let depth = depth.clamp(&1, &MAX_DEPTH);
                 let mut busy: Vec<usize> = Vec::new();
                 let mut next = 0_u32;
-                let mut waiting: VecDeque<(std::ops::Range<usize>, u64, u32)> = VecDeque::new();
+                let mut waiting: Vec<(std::ops::Range<usize>, u64, u32)> = Vec::new();
+                // By group, the flows with items, in the order of their turns.
+                let mut turns: HashMap<usize, Vec<u64>> = HashMap::new();
                 for (arrives, number) in steps {
                     if *arrives {
                         let flow = u64::from(*number);
@@ -403,7 +380,11 @@ mod tests {
                             }
                             Decision::Queued => {
                                 assert!(least == *depth && has_room);
-                                waiting.push_back((group, flow, next));
+                                let turns = turns.entry(group.start).or_default();
+                                if of_flow == 0 {
+                                    turns.push(flow);
+                                }
+                                waiting.push((group, flow, next));
                             }
                             Decision::Refused(item) => {
                                 assert!(item == next && !has_room);
@@ -412,12 +393,18 @@ mod tests {
                         next += 1;
                     } else if !busy.is_empty() {
                         let worker = busy.swap_remove(usize::from(*number) % busy.len());
-                        let first = waiting
-                            .iter()
-                            .position(|(group, ..)| group.contains(&worker))
-                            .and_then(|at| waiting.remove(at));
+                        let turns = turns.entry(jbsq.group_of(worker).start).or_default();
+                        let first = (!turns.is_empty()).then(|| {
+                            let flow = turns.remove(0);
+                            let first = waiting.iter().position(|(_, of, _)| *of == flow);
+                            let (.., item) = waiting.remove(first.expect("it has a turn"));
+                            if waiting.iter().any(|(_, of, _)| *of == flow) {
+                                turns.push(flow);
+                            }
+                            item
+                        });
                         let item = jbsq.complete(worker);
-                        assert_eq!(item, first.map(|(.., item)| item));
+                        assert_eq!(item, first);
                         busy.extend(item.map(|_| worker));
                     }
                     assert_eq!(jbsq.waiting(), waiting.len());

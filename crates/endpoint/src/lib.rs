@@ -45,6 +45,7 @@ mod endpoint;
 mod error;
 mod executor;
 mod fair_queue;
+mod flow_queue;
 mod handler_panic;
 pub mod jbsq;
 mod local;

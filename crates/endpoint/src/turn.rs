@@ -200,9 +200,6 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let (rx, tx) = self.io.split();
         let parts = &mut self.parts;
         parts.cadence.begin_burst(parts.core.now_ns);
-        if parts.shares.is_on() {
-            parts.shares.begin_at_once(parts.clock.now_ns());
-        }
         parts.core.stats.datagrams += datagrams as u64;
         let mut burst = Burst::<I>::new(rx, datagrams);
         // One guard for the whole burst: a guard for each handler would cost as much as a handler.

@@ -17,7 +17,6 @@
 //! those that arrived when all workers were busy. This pool hands them out, in order, by the
 //! device's own counts.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +38,7 @@ use super::worker_methods::{Table, WorkerMethods};
 use crate::admission::Timing;
 use crate::config::{Idle, WorkerConfig};
 use crate::convert::proto_peer;
-use crate::jbsq::FlowCounts;
+use crate::flow_queue::FlowQueue;
 use crate::server::{RequestInfo, cancelled};
 
 /// Jobs that the dispatch thread gave to one worker, or that come back from it, at most.
@@ -62,9 +61,8 @@ pub(crate) struct SteeredPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     /// Jobs that wait for a worker, oldest first.
-    held: VecDeque<Box<Job>>,
+    held: FlowQueue<Box<Job>>,
     /// Those of each flow.
-    flows: FlowCounts,
     capacity: usize,
     in_flight: usize,
     /// The worker whose reports were polled last.
@@ -164,8 +162,7 @@ impl SteeredPool {
                 stop: AtomicBool::new(false),
             }),
             threads: Vec::with_capacity(workers.len()),
-            held: VecDeque::new(),
-            flows: FlowCounts::default(),
+            held: FlowQueue::default(),
             capacity: config.queue,
             in_flight: 0,
             polled: 0,
@@ -229,17 +226,15 @@ impl SteeredPool {
             let Some(worker) = self.steering.reserve() else {
                 break;
             };
-            let Some(job) = self.held.pop_front() else {
+            let Some(job) = self.held.pop() else {
                 break;
             };
-            let flow = job.flow();
             let mailbox = &self.shared.mailboxes[worker];
             if let Err(job) = mailbox.given.push(job) {
                 // The worker has far more than its bound: another process wrote to the counts.
-                self.held.push_front(job);
+                self.held.put_back(job.flow(), job);
                 break;
             }
-            self.flows.remove(flow);
             mailbox.waker.wake();
         }
     }
@@ -252,15 +247,14 @@ impl Dispatch for SteeredPool {
         }
         let flow = job.flow();
         self.in_flight += 1;
-        self.flows.add(flow);
-        self.held.push_back(job);
+        self.held.push(flow, job);
         self.hand_out();
         // As in `Jbsq`: a flow has at most as many as there was room for, this one included.
         let may_hold = (self.capacity + 1).saturating_sub(self.held.len());
-        if !self.held.is_empty() && self.flows.count(flow) > may_hold {
+        if self.held.count(flow) > may_hold
+            && let Some(job) = self.held.pop_last(flow)
+        {
             self.in_flight -= 1;
-            let job = self.held.pop_back().expect("it was pushed above");
-            self.flows.remove(flow);
             self.hand_out();
             return Err(job);
         }
