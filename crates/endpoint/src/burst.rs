@@ -37,89 +37,39 @@ impl<'a, I: PacketIo> Burst<'a, I> {
         parts: &mut Parts<I, C>,
         tx: &mut I::Tx,
     ) -> Result<(), IoError> {
-        if parts.shares.is_on() {
-            return self.handle_in_turn(parts, tx);
-        }
         loop {
             self.open_next(parts, tx)?;
-            if self.handle_frames(parts, tx)? {
-                return self.resume(parts, tx);
-            }
+            self.handle_frames(parts, tx)?;
             if self.next == self.datagrams {
                 return Ok(());
             }
         }
     }
 
-    /// Handles what is left after a panic, or when time is shared from now on.
+    /// Handles what is left after a panic.
     #[cold]
     pub(crate) fn resume<C: Clock>(
         &mut self,
         parts: &mut Parts<I, C>,
         tx: &mut I::Tx,
     ) -> Result<(), IoError> {
-        while !parts.shares.is_on() {
-            if self.handle_frames(parts, tx)? {
-                break;
-            }
-            if self.next == self.datagrams {
-                return Ok(());
-            }
-            self.open_next(parts, tx)?;
+        self.handle_frames(parts, tx)?;
+        if self.next == self.datagrams {
+            return Ok(());
         }
-        self.handle_frames_in_turn(parts, tx)?;
-        self.handle_in_turn(parts, tx)
+        self.handle(parts, tx)
     }
 
-    /// Handles the frames that are left of a datagram. True: time is shared from now on, and there may be more.
+    /// Handles the frames that are left of a datagram.
     #[inline(always)]
     fn handle_frames<C: Clock>(
         &mut self,
         parts: &mut Parts<I, C>,
         tx: &mut I::Tx,
-    ) -> Result<bool, IoError> {
-        while let Some(upcoming) = parts.core.proto.upcoming(&self.frames) {
-            match upcoming {
-                Upcoming::Requests(peer) => {
-                    if parts.handle_requests(peer, &mut self.frames, tx)? {
-                        return Ok(true);
-                    }
-                }
-                Upcoming::Responses(peer) => parts.handle_responses(peer, &mut self.frames, tx)?,
-                Upcoming::Other => parts.handle_other(&mut self.frames, tx)?,
-            }
-        }
-        Ok(false)
-    }
-
-    /// As [`Burst::handle`], while time is shared: requests run in turn, and the time of each datagram is its
-    /// sender's.
-    #[cold]
-    fn handle_in_turn<C: Clock>(
-        &mut self,
-        parts: &mut Parts<I, C>,
-        tx: &mut I::Tx,
-    ) -> Result<(), IoError> {
-        parts.shares.begin_at_once(parts.clock.now_ns());
-        while self.next < self.datagrams {
-            self.open_next(parts, tx)?;
-            let now_ns = parts.clock.now_ns();
-            parts.shares.set_current(self.frames.sender(), now_ns);
-            self.handle_frames_in_turn(parts, tx)?;
-        }
-        Ok(())
-    }
-
-    fn handle_frames_in_turn<C: Clock>(
-        &mut self,
-        parts: &mut Parts<I, C>,
-        tx: &mut I::Tx,
     ) -> Result<(), IoError> {
         while let Some(upcoming) = parts.core.proto.upcoming(&self.frames) {
             match upcoming {
-                Upcoming::Requests(peer) => {
-                    parts.handle_requests_in_turn(peer, &mut self.frames, tx)?;
-                }
+                Upcoming::Requests(peer) => parts.handle_requests(peer, &mut self.frames, tx)?,
                 Upcoming::Responses(peer) => parts.handle_responses(peer, &mut self.frames, tx)?,
                 Upcoming::Other => parts.handle_other(&mut self.frames, tx)?,
             }
@@ -141,9 +91,10 @@ impl<'a, I: PacketIo> Burst<'a, I> {
         if core.proto.is_crowded() {
             self.prefetch(&core.proto, index);
         }
-        if !parts.batched_timestamps {
-            core.now_ns = parts.clock.now_ns();
+        if parts.times_datagrams {
+            parts.begin_datagram(index);
         }
+        let core = &mut parts.core;
         let source = proto_source(datagram.source);
         let marked = datagram.ecn == Ecn::CongestionExperienced;
         let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
@@ -187,7 +138,7 @@ impl<'a, I: PacketIo> Burst<'a, I> {
         let (now, sink) = (parts.core.now_ns, &mut Sink(&mut *tx));
         let incoming = parts.core.proto.handle_fragment(now, frames, &tail, sink);
         parts.handle_incoming(incoming, tx);
-        parts.end_frame(tx).map(drop)
+        parts.end_frame(tx)
     }
 }
 
@@ -212,7 +163,7 @@ impl<I: PacketIo> Tail for LeftTail<'_, I> {
 }
 
 impl<I: PacketIo, C: Clock> Parts<I, C> {
-    /// Handles requests of one packet each, as many as follow one another. True: time is shared from now on.
+    /// Handles requests of one packet each, as many as follow one another.
     // Apart from the responses: an endpoint has many of one kind, and each kind uses all registers.
     #[inline(never)]
     fn handle_requests(
@@ -220,7 +171,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         peer: PeerId,
         frames: &mut Frames<'_>,
         tx: &mut I::Tx,
-    ) -> Result<bool, IoError> {
+    ) -> Result<(), IoError> {
         while let Some(frame) = self.core.proto.poll_request(frames) {
             let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
             if let Some(id) = (self.core.proto).handle_request(now, peer, frame, sink) {
@@ -232,28 +183,10 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
                     self.handle_plain_request(tx, id, peer, frame.payload());
                 }
             }
-            if self.end_frame(tx)? {
-                return Ok(true);
+            if self.cadence.reads_clock() && self.end_stride(tx)? {
+                // The frames that are left are handled in turn.
+                break;
             }
-        }
-        Ok(false)
-    }
-
-    /// The same while time is shared.
-    #[cold]
-    fn handle_requests_in_turn(
-        &mut self,
-        peer: PeerId,
-        frames: &mut Frames<'_>,
-        tx: &mut I::Tx,
-    ) -> Result<(), IoError> {
-        while let Some(frame) = self.core.proto.poll_request(frames) {
-            let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
-            if let Some(id) = (self.core.proto).handle_request(now, peer, frame, sink) {
-                let bytes = PayloadBytes::InPlace(frame.payload());
-                self.handle_in_turn(tx, id, peer, frame.ext(), bytes);
-            }
-            self.end_frame(tx)?;
         }
         Ok(())
     }
@@ -290,32 +223,54 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
     /// Handles a frame that is no message of one packet.
     #[cold]
     fn handle_other(&mut self, frames: &mut Frames<'_>, tx: &mut I::Tx) -> Result<(), IoError> {
+        if self.shares.is_on() {
+            self.shares
+                .set_current(frames.sender(), self.clock.now_ns());
+        }
         let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
         let incoming = self.core.proto.handle_other(now, frames, sink);
         self.handle_incoming(incoming, tx);
-        self.end_frame(tx).map(drop)
+        self.end_frame(tx)
     }
 
-    /// A frame is handled: flushes, if that is due. True: time is shared from now on.
-    #[inline]
-    pub(crate) fn end_frame(&mut self, tx: &mut I::Tx) -> Result<bool, IoError> {
-        match self.cadence.reads_clock() {
-            true => self.end_stride(tx),
-            false => Ok(false),
+    /// A datagram is handled next that has its own time, or whose time is its sender's.
+    #[cold]
+    fn begin_datagram(&mut self, index: usize) {
+        let now_ns = self.clock.now_ns();
+        if !self.batched_timestamps {
+            self.core.now_ns = now_ns;
+        }
+        if self.shares.is_on() {
+            self.shares.set_current(None, now_ns);
+            if index == 0 {
+                self.shares.begin_at_once(now_ns);
+            }
         }
     }
 
+    /// A frame is handled: flushes, if that is due.
+    #[inline]
+    pub(crate) fn end_frame(&mut self, tx: &mut I::Tx) -> Result<(), IoError> {
+        if self.cadence.reads_clock() {
+            self.end_stride(tx)?;
+        }
+        Ok(())
+    }
+
+    /// Flushes, if that is due, and notices that handlers are slow. True: time is shared from now on.
     #[cold]
     fn end_stride(&mut self, tx: &mut I::Tx) -> Result<bool, IoError> {
         let now_ns = self.clock.now_ns();
-        let was_on = self.shares.is_on();
         if self.cadence.end_stride(now_ns) {
             tx.flush()?;
         }
-        if self.cadence.is_slow(self.core.now_ns, now_ns) {
-            self.shares.record_slow(now_ns);
+        if !self.cadence.is_slow(self.core.now_ns, now_ns) {
+            return Ok(false);
         }
-        Ok(self.shares.is_on() != was_on)
+        let was_on = self.shares.is_on();
+        self.shares.record_slow(now_ns);
+        self.apply_sharing();
+        Ok(!was_on)
     }
 
     /// Handles what a frame that is no message of one packet gave.

@@ -101,6 +101,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             cadence: FlushCadence::default(),
             shares: Shares::default(),
             batched_timestamps: config.batched_timestamps,
+            times_datagrams: !config.batched_timestamps,
         };
         parts.tables.reply.answer.message = parts.core.proto.buffer();
         Ok(Self {

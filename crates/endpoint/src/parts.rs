@@ -26,6 +26,8 @@ pub(crate) struct Parts<I: PacketIo, C> {
     pub(crate) shares: Shares,
     /// Unless timestamps are batched, each datagram has its own time.
     pub(crate) batched_timestamps: bool,
+    /// The clock is read for each datagram: for its own time, or because time is shared.
+    pub(crate) times_datagrams: bool,
 }
 
 impl<I: PacketIo, C: Clock> Parts<I, C> {

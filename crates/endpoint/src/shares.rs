@@ -155,6 +155,15 @@ impl Shares {
 }
 
 impl<I: PacketIo, C: Clock> Parts<I, C> {
+    /// Time is shared from now on, or no longer: requests take the slow path meanwhile, which looks at their
+    /// turns.
+    #[cold]
+    pub(crate) fn apply_sharing(&mut self) {
+        let is_on = self.shares.is_on();
+        self.times_datagrams = is_on || !self.batched_timestamps;
+        self.core.proto.set_fast_path(!is_on);
+    }
+
     /// Handles a request that arrived while time is shared, or has it wait.
     #[cold]
     pub(crate) fn handle_in_turn(

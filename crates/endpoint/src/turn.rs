@@ -242,6 +242,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             parts.end_frame(tx)?;
         }
         parts.shares.end_slice(now_ns);
+        parts.apply_sharing();
         Ok(handled)
     }
 

@@ -279,6 +279,14 @@ impl Protocol {
         }
     }
 
+    /// Whether requests of one packet may be [`Upcoming::Requests`]. Otherwise they are [`Upcoming::Other`], which
+    /// is slower and the same.
+    pub fn set_fast_path(&mut self, is_on: bool) {
+        let is_possible =
+            self.shared.config.factors.zero_copy_requests && self.server.has_fast_path();
+        self.shared.fast_path = is_on && is_possible;
+    }
+
     /// Which methods handle the next frame of a datagram. `None`: all frames are handled.
     #[inline]
     pub fn upcoming(&self, frames: &Frames<'_>) -> Option<Upcoming> {

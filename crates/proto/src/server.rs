@@ -429,6 +429,11 @@ impl Server {
         (self.blocked.len(), self.credit_return_queue.len())
     }
 
+    /// Whether nothing has to be looked at before a request but its slot.
+    pub(crate) fn has_fast_path(&self) -> bool {
+        !self.draining && self.claims.is_none()
+    }
+
     /// Credits granted in all.
     pub(crate) fn granted(&self) -> usize {
         self.granted

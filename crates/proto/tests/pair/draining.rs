@@ -1,7 +1,8 @@
 //! A server that shuts down tells its clients, refuses what was on its way, and leaves when all have gone.
 
 use starling_proto::{
-    Config, Msgbuf, NotMadeReason, PeerId, Prefix, Rejection, RequestError, SessionId,
+    Config, Msgbuf, NotMadeReason, PeerId, Prefix, Protocol, Rejection, RequestError, SessionId,
+    Source, Upcoming,
 };
 
 use crate::net::{Host, Net, Seen};
@@ -42,6 +43,34 @@ fn refuse(net: &mut Net, kept: usize) {
 
 fn is_left(net: &Net) -> bool {
     net.hosts[1].protocol.is_left()
+}
+
+#[test]
+fn no_request_takes_the_fast_path_of_a_server_that_shuts_down() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.log.clear();
+    net.request(0, session, 1, b"small");
+    net.run_ms(1);
+    let (from, datagram) = net.log.first().cloned().expect("the request");
+    assert_eq!(from, 0);
+    let now = net.now;
+    let Host { protocol, wire, .. } = &mut net.hosts[1];
+    let mut upcoming = |protocol: &mut Protocol| {
+        let source = Source::Peer(PeerId(0));
+        let frames = protocol.handle_datagram(now, source, false, &datagram, wire);
+        protocol.upcoming(&frames.expect("a datagram of the peer"))
+    };
+    assert_eq!(upcoming(protocol), Some(Upcoming::Requests(PeerId(0))));
+    protocol.set_fast_path(false);
+    assert_eq!(upcoming(protocol), Some(Upcoming::Other));
+    protocol.set_fast_path(true);
+    assert_eq!(upcoming(protocol), Some(Upcoming::Requests(PeerId(0))));
+    protocol.drain();
+    assert_eq!(upcoming(protocol), Some(Upcoming::Other));
+    protocol.set_fast_path(true);
+    assert_eq!(upcoming(protocol), Some(Upcoming::Other));
 }
 
 #[test]
