@@ -131,3 +131,27 @@ fn what_clients_ask_for_again_is_sent_in_slices_and_by_turns() {
     assert_eq!(flush(), 8);
     assert_eq!(flush(), 0);
 }
+
+#[test]
+fn fragments_that_are_too_many_for_a_flush_leave_with_the_next_ones() {
+    let mut net = Net::pair();
+    for host in &mut net.hosts {
+        host.wire.mtu = 64 << 10;
+    }
+    let number = unacknowledged(&mut net, 2 << 20);
+    let asked = [
+        &net.preamble(0, 1)[..],
+        &frames(RFR, number, &wants(1, 20), 1),
+    ]
+    .concat();
+    let (now, server) = (net.now, &mut net.hosts[1]);
+    server.wire.room = 1_000;
+    server.take(now, 0, false, &asked);
+    let mut flush = || {
+        let before = server.wire.room;
+        server.protocol.flush(now, &mut server.wire);
+        before - server.wire.room
+    };
+    // 512 KiB are nine fragments.
+    assert_eq!([flush(), flush(), flush(), flush()], [9, 9, 2, 0]);
+}
