@@ -183,9 +183,12 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
                     self.handle_plain_request(tx, id, peer, frame.payload());
                 }
             }
-            if self.cadence.reads_clock() && self.end_stride(tx)? {
-                // The frames that are left are handled in turn.
-                break;
+            if self.cadence.reads_clock() {
+                self.end_stride(tx)?;
+                if self.shares.is_on() {
+                    // The frames that are left are handled in turn.
+                    break;
+                }
             }
         }
         Ok(())
@@ -223,9 +226,8 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
     /// Handles a frame that is no message of one packet.
     #[cold]
     fn handle_other(&mut self, frames: &mut Frames<'_>, tx: &mut I::Tx) -> Result<(), IoError> {
-        if self.shares.is_on() {
-            self.shares
-                .set_current(frames.sender(), self.clock.now_ns());
+        if self.times_datagrams {
+            self.begin_frames(frames.sender());
         }
         let (now, sink) = (self.core.now_ns, &mut Sink(&mut *tx));
         let incoming = self.core.proto.handle_other(now, frames, sink);
@@ -235,6 +237,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
 
     /// A datagram is handled next that has its own time, or whose time is its sender's.
     #[cold]
+    #[inline(never)]
     fn begin_datagram(&mut self, index: usize) {
         let now_ns = self.clock.now_ns();
         if !self.batched_timestamps {
@@ -248,29 +251,38 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         }
     }
 
+    /// A frame of this sender is handled next, outside of the fast path.
+    #[cold]
+    #[inline(never)]
+    fn begin_frames(&mut self, sender: Option<PeerId>) {
+        if self.shares.is_on() {
+            self.shares.set_current(sender, self.clock.now_ns());
+        }
+    }
+
     /// A frame is handled: flushes, if that is due.
     #[inline]
     pub(crate) fn end_frame(&mut self, tx: &mut I::Tx) -> Result<(), IoError> {
         if self.cadence.reads_clock() {
-            self.end_stride(tx)?;
+            return self.end_stride(tx);
         }
         Ok(())
     }
 
-    /// Flushes, if that is due, and notices that handlers are slow. True: time is shared from now on.
+    /// Notices that handlers are slow, and flushes, if that is due.
     #[cold]
-    fn end_stride(&mut self, tx: &mut I::Tx) -> Result<bool, IoError> {
+    #[inline(never)]
+    fn end_stride(&mut self, tx: &mut I::Tx) -> Result<(), IoError> {
         let now_ns = self.clock.now_ns();
-        if self.cadence.end_stride(now_ns) {
-            tx.flush()?;
+        let is_due = self.cadence.end_stride(now_ns);
+        if self.cadence.is_slow(self.core.now_ns, now_ns) {
+            self.shares.record_slow(now_ns);
+            self.apply_sharing();
         }
-        if !self.cadence.is_slow(self.core.now_ns, now_ns) {
-            return Ok(false);
+        if is_due {
+            return tx.flush();
         }
-        let was_on = self.shares.is_on();
-        self.shares.record_slow(now_ns);
-        self.apply_sharing();
-        Ok(!was_on)
+        Ok(())
     }
 
     /// Handles what a frame that is no message of one packet gave.
