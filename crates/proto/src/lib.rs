@@ -61,6 +61,7 @@ mod config;
 mod congestion;
 mod cookie;
 mod error;
+mod high_water;
 mod holdings;
 mod ids;
 mod incoming;
@@ -88,6 +89,7 @@ pub use error::{
     Cancelled, ConnectError, DeviceRefusal, Event, NotMadeReason, Refusal, Rejection, RequestError,
     RequestNotMade, RespondReason, SessionError,
 };
+pub use high_water::HighWater;
 pub use ids::{PeerId, Prefix, RequestId, RequestNumber, SessionId, Source, Tag};
 pub use incoming::{Body, Incoming};
 pub use origins::Origin;

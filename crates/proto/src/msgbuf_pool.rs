@@ -18,11 +18,62 @@ pub(crate) fn memory_of(message: &Msgbuf) -> usize {
 }
 
 /// Empty buffers to use again: last in, first out, so that the next one is still in the cache.
+///
+/// What lies below the fewest buffers that a stretch of time left was not used in that time.
+/// [`Pool::begin_stretch`] ends a stretch, and [`Pool::drop_unused`] frees so many, the lowest ones, a few at a
+/// time: freeing takes time.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    small: Vec<Msgbuf>,
-    large: Vec<Msgbuf>,
+    small: Stack,
+    large: Stack,
     large_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Stack {
+    buffers: Vec<Msgbuf>,
+    /// The fewest buffers of this stretch.
+    fewest: usize,
+    /// Those of the last stretch, but for what was dropped since.
+    unused: usize,
+}
+
+impl Stack {
+    fn new(buffers: Vec<Msgbuf>) -> Self {
+        Self {
+            buffers,
+            fewest: 0,
+            unused: 0,
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Msgbuf> {
+        let buffer = self.buffers.pop();
+        self.fewest = self.fewest.min(self.buffers.len());
+        buffer
+    }
+
+    /// The last one with room for so many bytes.
+    fn take(&mut self, bytes: usize) -> Option<Msgbuf> {
+        let fitting = self.buffers.iter().rposition(|b| b.capacity() >= bytes)?;
+        let buffer = self.buffers.remove(fitting);
+        self.fewest = self.fewest.min(self.buffers.len());
+        Some(buffer)
+    }
+
+    fn begin_stretch(&mut self) {
+        self.unused = self.fewest;
+        self.fewest = self.buffers.len();
+    }
+
+    /// Takes out unused buffers, at most so many.
+    fn drain_unused(&mut self, at_most: usize) -> std::vec::Drain<'_, Msgbuf> {
+        let count = self.unused.min(at_most).min(self.buffers.len());
+        self.unused -= self.unused.min(at_most);
+        self.fewest = self.fewest.saturating_sub(count);
+        self.buffers.drain(..count)
+    }
 }
 
 /// A buffer with more memory than this is kept apart, so that a large message does not end up
@@ -30,6 +81,9 @@ pub(crate) struct Pool {
 const SMALL_BYTES: usize = 4096;
 /// Small buffers kept: 4096 of at most 4 KiB are at most 16 MiB.
 const SMALL_KEPT: usize = 4096;
+/// Small and large buffers that one step frees.
+const SMALL_STEP: usize = 64;
+const LARGE_STEP: usize = 1;
 /// Memory of large buffers kept.
 const LARGE_KEPT_BYTES: usize = 128 << 20;
 /// Memory of a fresh buffer: a small RPC with its header.
@@ -38,8 +92,8 @@ pub(crate) const FRESH_BYTES: usize = 96;
 impl Pool {
     pub(crate) fn new() -> Self {
         Self {
-            small: Vec::with_capacity(SMALL_KEPT),
-            large: Vec::new(),
+            small: Stack::new(Vec::with_capacity(SMALL_KEPT)),
+            large: Stack::new(Vec::new()),
             large_bytes: 0,
         }
     }
@@ -54,10 +108,8 @@ impl Pool {
 
     /// A buffer with room for `bytes`, for a message that does not fit one packet.
     pub(crate) fn take_large(&mut self, bytes: usize) -> Msgbuf {
-        let fitting = self.large.iter().rposition(|b| b.capacity() >= bytes);
-        match fitting {
-            Some(index) => {
-                let buffer = self.large.swap_remove(index);
+        match self.large.take(bytes) {
+            Some(buffer) => {
                 self.large_bytes -= buffer.capacity();
                 buffer
             }
@@ -70,8 +122,8 @@ impl Pool {
         buffer.clear();
         let capacity = buffer.capacity();
         if capacity <= SMALL_BYTES {
-            if capacity > 0 && self.small.len() < SMALL_KEPT {
-                self.small.push(buffer);
+            if capacity > 0 && self.small.buffers.len() < SMALL_KEPT {
+                self.small.buffers.push(buffer);
             }
         } else {
             self.put_large(buffer, capacity);
@@ -80,10 +132,30 @@ impl Pool {
 
     #[cold]
     fn put_large(&mut self, buffer: Msgbuf, capacity: usize) {
-        if self.large_bytes + capacity <= LARGE_KEPT_BYTES && self.large.len() < 64 {
+        if self.large_bytes + capacity <= LARGE_KEPT_BYTES && self.large.buffers.len() < 64 {
             self.large_bytes += capacity;
-            self.large.push(buffer);
+            self.large.buffers.push(buffer);
         }
+    }
+
+    /// Memory of large buffers.
+    pub(crate) fn large_bytes(&self) -> usize {
+        self.large_bytes
+    }
+
+    /// The stretch of time is over in which what was not used is unused.
+    pub(crate) fn begin_stretch(&mut self) {
+        self.small.begin_stretch();
+        self.large.begin_stretch();
+    }
+
+    /// Frees some buffers that were not used in the stretch before this one. Returns whether more are left.
+    pub(crate) fn drop_unused(&mut self) -> bool {
+        drop(self.small.drain_unused(SMALL_STEP));
+        for buffer in self.large.drain_unused(LARGE_STEP) {
+            self.large_bytes -= buffer.capacity();
+        }
+        self.small.unused + self.large.unused > 0
     }
 }
 
@@ -102,6 +174,66 @@ mod tests {
         for _ in 0..3 * SMALL_KEPT {
             pool.put(Msgbuf::from_vec(Vec::with_capacity(64)));
         }
-        assert_eq!(pool.small.len(), SMALL_KEPT);
+        assert_eq!(pool.small.buffers.len(), SMALL_KEPT);
+    }
+
+    #[test]
+    fn what_a_stretch_of_time_does_not_use_is_freed_step_by_step() {
+        let mut pool = Pool::new();
+        let all = |pool: &Pool| (pool.small.buffers.len(), pool.large.buffers.len());
+        for _ in 0..1000 {
+            pool.put(Msgbuf::from_vec(Vec::with_capacity(64)));
+        }
+        for _ in 0..5 {
+            pool.put(Msgbuf::from_vec(Vec::with_capacity(1 << 20)));
+        }
+        pool.begin_stretch();
+        assert!(!pool.drop_unused(), "all of them are new");
+        // A hundred small ones and one large one are in use now and then.
+        for _ in 0..3 {
+            let small: Vec<Msgbuf> = (0..100).map(|_| pool.take()).collect();
+            let large = pool.take_large(1 << 19);
+            small.into_iter().for_each(|buffer| pool.put(buffer));
+            pool.put(large);
+        }
+        pool.begin_stretch();
+        let mut steps = 1;
+        while pool.drop_unused() {
+            assert_eq!(all(&pool).0, 1000 - steps * SMALL_STEP);
+            steps += 1;
+        }
+        assert_eq!(steps, 900_usize.div_ceil(SMALL_STEP));
+        assert_eq!(all(&pool), (100, 1));
+        assert_eq!(pool.large_bytes(), 1 << 20);
+        // Nothing is used any more.
+        for _ in 0..2 {
+            pool.begin_stretch();
+            while pool.drop_unused() {}
+        }
+        assert_eq!(all(&pool), (0, 0));
+        assert_eq!(pool.large_bytes(), 0);
+    }
+
+    #[test]
+    fn buffers_that_are_used_again_meanwhile_are_not_freed() {
+        let mut pool = Pool::new();
+        let fill = |pool: &mut Pool| {
+            (0..1000).for_each(|_| pool.put(Msgbuf::from_vec(Vec::with_capacity(64))));
+        };
+        fill(&mut pool);
+        pool.begin_stretch();
+        pool.begin_stretch();
+        // All are unused, and then all are taken.
+        let taken: Vec<Msgbuf> = (0..1000).map(|_| pool.take()).collect();
+        assert!(pool.drop_unused(), "steps are left that find nothing");
+        drop(taken);
+        while pool.drop_unused() {}
+        fill(&mut pool);
+        assert!(!pool.drop_unused());
+        assert_eq!(pool.small.buffers.len(), 1000);
+        // The stretch in which all were taken leaves nothing unused.
+        pool.begin_stretch();
+        assert!(!pool.drop_unused());
+        assert_eq!(pool.small.buffers.len(), 1000);
     }
 }

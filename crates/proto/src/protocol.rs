@@ -3,6 +3,7 @@
 mod claimed;
 mod datagram;
 mod inspect;
+mod memory;
 mod slow_path;
 
 use std::collections::VecDeque;
@@ -10,6 +11,7 @@ use std::collections::VecDeque;
 use crate::answers::Answers;
 use crate::client::Client;
 use crate::cookie::CookieKey;
+use crate::high_water::HighWater;
 use crate::holdings::Holdings;
 use crate::incoming::{Body, Incoming};
 use crate::msgbuf_pool::{FRESH_BYTES, Pool};
@@ -108,6 +110,7 @@ impl Protocol {
                 receiving: Holdings::new(),
                 kept: Holdings::new(),
                 served: Holdings::new(),
+                held_most: HighWater::default(),
                 fast_path,
                 mark: 0,
                 other_sender: None,

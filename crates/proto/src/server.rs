@@ -357,6 +357,7 @@ impl Server {
                 self.retention_queue
                     .push_back((until, id.session(), id.slot()));
             }
+            shared.note_held();
         }
         let sent = session.push_response(id.slot().into(), sink);
         if sent == Err(SinkError::Full) {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::answers::Answers;
 use crate::cookie::CookieKey;
+use crate::high_water::HighWater;
 use crate::holdings::Holdings;
 use crate::msgbuf_pool::Pool;
 use crate::peer::Peers;
@@ -11,6 +12,9 @@ use crate::sink::push_rare;
 use crate::wire::{Header, Kind, PREAMBLE_BYTES, Reset, Token, TokenKey};
 use crate::{Config, Event, FrameSink, PeerId, SessionId, Source, Stats};
 use starling_msgbuf::Msgbuf;
+
+/// What a session of a client takes, roughly: those of its slots that were used hold more.
+const SESSION_BYTES: usize = 1024;
 
 /// A slot of a server session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) kept: Holdings<SlotPlace>,
     /// The sessions of clients, one each.
     pub(crate) served: Holdings<SessionId>,
+    /// The most memory that all of these, and the pool, had.
+    pub(crate) held_most: HighWater,
     /// A flush before this time has nothing to do; see [`Shared::ask_flush`].
     pub(crate) flush_at: u64,
     /// When the last turn was, and the last one that took requests.
@@ -68,6 +74,17 @@ impl Shared {
     #[inline]
     pub(crate) fn ask_flush(&mut self) {
         self.flush_at = 0;
+    }
+
+    /// Memory that messages and sessions hold, and the pool.
+    pub(crate) fn held(&self) -> usize {
+        let sessions = self.served.total() * SESSION_BYTES;
+        self.reassembling() + self.kept.total() + sessions + self.pool.large_bytes()
+    }
+
+    /// One of the amounts has become more that [`Shared::held`] adds up.
+    pub(crate) fn note_held(&mut self) {
+        self.held_most.note(self.held());
     }
 
     /// Memory promised to messages that are being reassembled.

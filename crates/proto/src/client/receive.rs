@@ -224,6 +224,7 @@ impl Client {
             return false;
         }
         shared.reassembling_responses += fragment.total as usize;
+        shared.note_held();
         let slot = &mut session.slots[index];
         if slot.retries == 0 {
             let answer = frame.header.flags;

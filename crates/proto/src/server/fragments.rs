@@ -162,6 +162,7 @@ impl Server {
         slot.cold.set_large(Some(Large::Receive(window, holding)));
         slot.arrived_at = now;
         slot.flags = 0;
+        shared.note_held();
         true
     }
 

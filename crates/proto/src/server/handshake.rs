@@ -237,6 +237,7 @@ impl Server {
             amount: 1,
             what: id,
         });
+        shared.note_held();
         Ok(id)
     }
 
