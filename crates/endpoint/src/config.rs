@@ -155,6 +155,12 @@ pub struct EndpointConfig {
     /// Reads the clock once a turn (eRPC, NSDI'19, section 5.2.2). Default on. Off: the clock is
     /// read for each datagram that arrives, to measure what that costs.
     pub batched_timestamps: bool,
+    /// Has the C library give free memory back to the system soon after a burst, when the endpoint has let go of
+    /// 32 MiB or more that it held for its peers: glibc's allocator keeps what it once had. A thread of its own
+    /// does that, at most once in 5 s, in 3 to 20 ms for each 100 MB. It concerns the whole process: a
+    /// thread that needs the allocator meanwhile may wait. Default on. Off: for a program with another allocator
+    /// (`#[global_allocator]`), where it costs the start of a thread for nothing, or that cannot have such waits.
+    pub returns_memory: bool,
 }
 
 impl Default for EndpointConfig {
@@ -166,6 +172,7 @@ impl Default for EndpointConfig {
             max_waiting: 1 << 16,
             max_waiting_bytes: 512 << 20,
             batched_timestamps: true,
+            returns_memory: true,
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::error::{CallError, CallNotMade, OpenError};
 use crate::executor::Executor;
 use crate::local::{LocalHandle, MAX_FUTURES, Shared};
+use crate::memory::{HeldMost, MemoryReturn};
 use crate::parts::Parts;
 use crate::schedule::TurnSchedule;
 use crate::server::{Abandoned, DeferredReply};
@@ -54,6 +55,8 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) schedule: TurnSchedule,
     /// Requests when the clock was last read.
     pub(crate) requests_seen: u64,
+    /// What it held for its peers.
+    pub(crate) held: MemoryReturn,
     pub(crate) stall: Option<Stall>,
     pub(crate) io: I,
 }
@@ -113,6 +116,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             between_turns: false,
             schedule: TurnSchedule::default(),
             requests_seen: 0,
+            held: MemoryReturn::new(config.returns_memory, now_ns),
             stall: None,
             io,
         })
@@ -324,6 +328,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// The device.
     pub fn io(&self) -> &I {
         &self.io
+    }
+
+    /// Counts what something else holds for the endpoint's peers, as the endpoint counts what it holds itself: see
+    /// [`EndpointConfig::returns_memory`].
+    pub fn count_held(&mut self, held_most: HeldMost) {
+        self.held.count(held_most);
     }
 
     /// Gives the endpoint another clock, which must not be behind the one that it has.

@@ -49,6 +49,7 @@ mod flow_queue;
 mod handler_panic;
 pub mod jbsq;
 mod local;
+mod memory;
 mod methods;
 mod parts;
 mod payload;
@@ -80,6 +81,7 @@ pub use convert::unsent_message;
 pub use endpoint::Endpoint;
 pub use error::{CallError, CallNotMade, OpenError, WorkerConfigError};
 pub use local::{LocalCall, LocalHandle, Sleep};
+pub use memory::HeldMost;
 pub use server::{DeferredReply, Reply, Request};
 pub use sessions::SessionState;
 pub use stall::Stall;
@@ -90,8 +92,8 @@ pub use starling_call::{
     ResponseExtra, ResponseMessage, Status, StreamFlags, StreamPosition, UnaryFn, WorkerFn, header,
 };
 pub use starling_proto::{
-    ClientSessionReport, Config as ProtocolConfig, ConfigError, Congestion, Msgbuf, Secrets,
-    ServerSessionReport, SessionError, SessionId, SessionPage, Stats as ProtocolStats,
+    ClientSessionReport, Config as ProtocolConfig, ConfigError, Congestion, HighWater, Msgbuf,
+    Secrets, ServerSessionReport, SessionError, SessionId, SessionPage, Stats as ProtocolStats,
 };
 pub use stats::{Stats, Turn};
 pub use workers::{

@@ -69,6 +69,11 @@ impl Pending {
         self.requests.len()
     }
 
+    /// The most memory that requests took since this was last asked, and now.
+    pub(crate) fn take_most_held(&mut self) -> usize {
+        self.room.take_most()
+    }
+
     /// Adds a request. It takes room, and was admitted, unless `holding` is `None`.
     pub(crate) fn insert(
         &mut self,

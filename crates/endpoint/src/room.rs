@@ -12,6 +12,10 @@
 //! newcomer unless there are more greedy peers than places.
 
 use starling_io::PeerId;
+use starling_proto::HighWater;
+
+/// What a request takes that waits, beside its message, roughly: its task or its job, and its entry in tables.
+const REQUEST_BYTES: usize = 1024;
 
 /// Requests, and the bytes of their messages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,6 +34,10 @@ impl Load {
         self.requests -= 1;
         self.bytes -= bytes;
     }
+
+    fn memory(&self) -> usize {
+        self.bytes + self.requests * REQUEST_BYTES
+    }
 }
 
 /// A request that takes room: whose it is, and the bytes of its message.
@@ -44,6 +52,9 @@ pub(crate) struct Holding {
 pub(crate) struct Room {
     /// What is left.
     free: Load,
+    /// What all have taken.
+    all: Load,
+    most: HighWater,
     /// What is taken, by peer, up to the highest one that ever had a request that waited.
     taken: Vec<Load>,
 }
@@ -52,6 +63,8 @@ impl Room {
     pub(crate) fn new(requests: usize, bytes: usize) -> Self {
         Self {
             free: Load { requests, bytes },
+            all: Load::default(),
+            most: HighWater::default(),
             taken: Vec::new(),
         }
     }
@@ -72,12 +85,20 @@ impl Room {
         }
         self.taken[peer].add(request.bytes);
         self.free.remove(request.bytes);
+        self.all.add(request.bytes);
+        self.most.note(self.all.memory());
     }
 
     /// A request waits no more.
     pub(crate) fn remove(&mut self, request: Holding) {
         self.taken[request.peer.0 as usize].remove(request.bytes);
         self.free.add(request.bytes);
+        self.all.remove(request.bytes);
+    }
+
+    /// The most memory that requests took since this was last asked, and now.
+    pub(crate) fn take_most(&mut self) -> usize {
+        self.most.take(self.all.memory())
     }
 }
 

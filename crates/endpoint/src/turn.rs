@@ -78,7 +78,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
         if (self.parts.core.stats.turns).is_multiple_of(EVENT_INTERVAL) {
             events += self.poll_device_events();
-            self.maintain_workers();
+            self.maintain();
         }
         if self.parts.core.has_side_work() {
             events += self.do_side_work();
@@ -126,7 +126,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             self.read_clock();
             self.schedule.plan(self.parts.core.now_ns);
             events += self.poll_device_events();
-            self.maintain_workers();
+            self.maintain();
         }
         if self.parts.shares.is_empty() {
             let core = &mut self.parts.core;
@@ -271,9 +271,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         events
     }
 
-    fn maintain_workers(&mut self) {
+    fn maintain(&mut self) {
+        let now_ns = self.parts.core.now_ns;
         if let Some(dispatch) = &mut self.parts.dispatch {
-            dispatch.maintain(self.parts.core.now_ns);
+            dispatch.maintain(now_ns);
+        }
+        if self.held.is_due(now_ns) {
+            self.held.handle_due(&mut self.parts.core);
         }
     }
 

@@ -119,6 +119,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             self.parts.core.proto.poll_timer(),
             self.parts.core.next_deadline(),
             self.parts.core.local.next_sleep(),
+            self.held.next_ns(self.active_ns),
         ];
         timers.into_iter().flatten().min()
     }

@@ -25,6 +25,7 @@ type Counts = Arc<Mutex<BTreeMap<u64, u32>>>;
 
 fn start(fabric: &SharedFabric, host: HostId, key: u32) -> Host {
     let mut config = EndpointConfig {
+        returns_memory: false,
         idle: Idle::Block,
         ..EndpointConfig::default()
     };

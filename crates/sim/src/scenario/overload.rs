@@ -111,6 +111,7 @@ fn start(fabric: &SharedFabric, id: HostId, rng: &mut Rng) -> Host {
     let config = EndpointConfig {
         idle: Idle::Block,
         protocol: node_config(Congestion::Dctcp),
+        returns_memory: false,
         ..EndpointConfig::default()
     };
     let secrets = Secrets {

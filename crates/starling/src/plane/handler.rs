@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_endpoint::{
-    Cancellation, OwnedMessage, Peer, ResponseMessage, Status, UnaryFn, WorkerFn,
+    Cancellation, HeldMost, OwnedMessage, Peer, ResponseMessage, Status, UnaryFn, WorkerFn,
 };
 use starling_message::MethodDescriptor;
 use starling_message::protobuf::DecodeLimits;
@@ -163,6 +163,11 @@ impl DecodedRequests {
             account: ByteAccount::of_requests(max_bytes),
             hasher: RandomState::new(),
         }
+    }
+
+    /// Says what they held at most since it was last asked.
+    pub(crate) fn held_most(&self) -> HeldMost {
+        self.account.held_most()
     }
 
     /// Counts a request of this client, until what this returns is dropped.

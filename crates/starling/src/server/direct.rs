@@ -98,6 +98,8 @@ pub(crate) fn serve_on<I: Device>(
         };
         core.raw.register(MethodId(method.descriptor().id), handler);
     }
+    core.raw.count_held(context.decoded.held_most());
+    core.raw.count_held(streams.account.held_most());
     core.streams = Some(streams);
     if registry.has_workers() {
         core.raw.start_workers(workers)?;

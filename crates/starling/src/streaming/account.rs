@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use starling_endpoint::{OwnedMessage, Status};
+use starling_endpoint::{HeldMost, OwnedMessage, Status};
 use starling_message::Bytes;
 
 use super::limits::{AllHoldings, Holding, StreamLimits};
@@ -102,6 +102,12 @@ impl ByteAccount {
             client,
             bytes,
         })))
+    }
+
+    /// Says what all held at most since it was last asked.
+    pub(crate) fn held_most(self: &Arc<Self>) -> HeldMost {
+        let account = Arc::clone(self);
+        Box::new(move || account.sums.lock().all.take_most())
     }
 
     /// Why a message of a stream finds no room. `builder` has the setting.

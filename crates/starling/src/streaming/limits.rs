@@ -1,6 +1,6 @@
 //! The bounds on streams of a server.
 
-use starling_endpoint::ProtocolConfig;
+use starling_endpoint::{HighWater, ProtocolConfig};
 
 /// Streams of one client at once, unless set: three quarters of the slots that its requests can have.
 const STREAMS: usize = 12_288;
@@ -46,6 +46,19 @@ pub(super) struct Holding {
 #[derive(Debug, Default)]
 pub(super) struct AllHoldings {
     bytes: usize,
+    most: HighWater,
+}
+
+impl AllHoldings {
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.most.note(self.bytes);
+    }
+
+    /// The most that they held since this was last asked, and now.
+    pub(super) fn take_most(&mut self) -> usize {
+        self.most.take(self.bytes)
+    }
 }
 
 impl StreamLimits {
@@ -75,7 +88,7 @@ impl StreamLimits {
         let window = (self.window as usize).min(left).max(1);
         client.streams += 1;
         client.windows += window;
-        all.bytes += window;
+        all.add(window);
         Some(window as u32)
     }
 
@@ -96,7 +109,7 @@ impl StreamLimits {
     ) -> bool {
         let fits = bytes <= self.left(client.as_deref(), all);
         if fits {
-            all.bytes += bytes;
+            all.add(bytes);
             if let Some(client) = client {
                 client.beyond += bytes;
             }

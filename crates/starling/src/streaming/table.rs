@@ -48,7 +48,7 @@ struct Table {
 
 /// The streams of one dispatch thread, by client, method and id.
 pub(crate) struct Streams {
-    pub(super) account: Arc<ByteAccount>,
+    pub(crate) account: Arc<ByteAccount>,
     pub(super) decode: DecodeLimits,
     table: Mutex<Table>,
 }

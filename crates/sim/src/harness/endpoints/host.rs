@@ -91,6 +91,7 @@ impl Host {
             protocol: plan.hosts[id.0 as usize].clone(),
             idle: rng.pick(&[Idle::Block, Idle::Block, Idle::Adaptive { spin: SPIN }]),
             batched_timestamps: rng.chance(700_000),
+            returns_memory: false,
             ..EndpointConfig::default()
         };
         let mut host = Self {
