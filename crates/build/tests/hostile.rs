@@ -107,6 +107,16 @@ fn specimen() -> Vec<u8> {
     [head, tail.unwrap()].concat()
 }
 
+/// What harnesses below keep, so that a fuzzer begins with something.
+#[test]
+fn the_kept_inputs_are_what_is_valid_now() {
+    let native = include_bytes!("__fuzz__/random_bytes_are_refused_or_readable/corpus/everything");
+    assert_eq!(native.as_slice(), specimen());
+    let message = Everything::parse(native).unwrap().to_owned();
+    let kept = include_bytes!("__fuzz__/random_protobuf_is_refused_or_decoded/corpus/everything");
+    assert_eq!(kept.as_slice(), message.to_protobuf().unwrap());
+}
+
 #[test]
 fn random_bytes_are_refused_or_readable() {
     bolero::check!().for_each(|bytes: &[u8]| check_all(bytes));

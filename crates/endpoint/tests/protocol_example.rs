@@ -501,6 +501,32 @@ fn the_example_is_what_endpoints_send_and_accept() {
     assert_eq!(exchange.seen.len(), documented.len(), "datagrams\n{all}");
 }
 
+/// The inputs that a harness of another package keeps.
+fn kept(folder: &str) -> Vec<Vec<u8>> {
+    let folder = format!("{}/../{folder}/corpus", env!("CARGO_MANIFEST_DIR"));
+    let files = std::fs::read_dir(folder).expect("the folder of the harness");
+    let read = |file: std::io::Result<std::fs::DirEntry>| std::fs::read(file?.path());
+    files.map(|file| read(file).expect("a file")).collect()
+}
+
+/// A fuzzer that begins with what the protocol sends gets further than one that begins with nothing.
+#[test]
+fn the_inputs_that_harnesses_keep_are_of_this_version_of_the_protocol() {
+    let datagrams = kept("proto/src/wire/__fuzz__/wire__frame__tests__datagram");
+    let messages =
+        kept("call/src/header/__fuzz__/header__tests__any_bytes_give_a_header_or_an_error");
+    for (_, title, datagram) in example() {
+        assert!(datagrams.contains(&datagram), "{title} is not kept");
+        let (kind, message) = (datagram[8] & 0x1f, &datagram[24..]);
+        if kind == 1 || kind == 2 {
+            assert!(
+                messages.iter().any(|kept| kept == message),
+                "{title} is not kept"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_document_has_the_hashes_of_paths_and_types() {
     let document = document();

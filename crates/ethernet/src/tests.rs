@@ -154,7 +154,7 @@ proptest! {
 
 #[test]
 fn any_bytes_are_read_without_harm() {
-    bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+    bolero::check!().for_each(|bytes: &[u8]| {
         for v6 in [false, true] {
             let [a, b] = ends(v6);
             // As they are, and with headers that lead further in.
@@ -169,6 +169,19 @@ fn any_bytes_are_read_without_harm() {
             }
         }
     });
+}
+
+/// What the harness above keeps, so that a fuzzer begins with something.
+#[test]
+fn the_kept_frames_are_those_of_two_ends() {
+    let kept: [&[u8]; 2] = [
+        include_bytes!("__fuzz__/tests__any_bytes_are_read_without_harm/corpus/ipv4"),
+        include_bytes!("__fuzz__/tests__any_bytes_are_read_without_harm/corpus/ipv6"),
+    ];
+    for (v6, kept) in [false, true].into_iter().zip(kept) {
+        let [a, b] = ends(v6);
+        assert_eq!(frame(&a, &b, b"a payload"), kept);
+    }
 }
 
 /// A good Ethernet frame with a change, and its checksums corrected.

@@ -376,6 +376,14 @@ fn errors_say_where_and_what() {
     assert!(parse(&nested).is_err());
 }
 
+/// What the next harness keeps, so that a fuzzer begins with something.
+#[test]
+fn the_kept_text_is_a_config() {
+    ok(include_str!(
+        "__fuzz__/config__tests__any_text_is_a_config_or_an_error/corpus/config.json"
+    ));
+}
+
 #[test]
 fn any_text_is_a_config_or_an_error() {
     bolero::check!().for_each(|bytes: &[u8]| {
