@@ -22,7 +22,7 @@ pub struct Budget {
 /// What clients can make each dispatch thread of a server hold. Beside it, a thread that runs handlers has one
 /// message that it unpacks or decodes just then, and handlers have what they copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Budgets([Budget; 7]);
+pub struct Budgets([Budget; 8]);
 
 impl Budgets {
     pub(crate) fn of(settings: &Settings) -> Self {
@@ -38,6 +38,7 @@ impl Budgets {
         let waiting = config.max_waiting_bytes;
         let (receiving, kept) = (protocol.reassembly_bytes, protocol.retained_bytes);
         let read = streams.bytes.min(streams.all_bytes);
+        let to_send = half(streams.all_bytes).min(streams.bytes as u64);
         let sessions = protocol.session_bytes();
         Self([
             budget(
@@ -67,6 +68,12 @@ impl Budgets {
             budget(
                 "streams: what handlers read of the windows' bytes",
                 read as u64,
+                streams.all_bytes,
+                "ServerBuilder::max_stream_bytes_per_client",
+            ),
+            budget(
+                "streams: what handlers sent and waits for the client",
+                to_send,
                 streams.all_bytes,
                 "ServerBuilder::max_stream_bytes_per_client",
             ),
@@ -137,7 +144,7 @@ mod tests {
             let cells = rows.get(what).unwrap_or_else(|| panic!("no row: {what}"));
             assert_eq!(cells[..2], [text(one), text(all)], "{what}");
         }
-        assert_eq!(rows.len(), 7 + 3, "rows, a head, a rule, a sum");
+        assert_eq!(rows.len(), 8 + 3, "rows, a head, a rule, a sum");
     }
 
     #[test]

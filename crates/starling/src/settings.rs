@@ -130,8 +130,9 @@ macro_rules! settings_methods {
         /// Beyond that, its further streams take one message at a time, and a stream whose message does not
         /// fit ends with RESOURCE_EXHAUSTED. The default is 512 MiB.
         ///
-        /// So streams hold at most twice as much: what waits within the windows or is beyond them is within
-        /// this bound, and handlers may read as much as the windows once more. What a handler copies or keeps
+        /// So streams hold at most three times as much: what waits within the windows or is beyond them is
+        /// within this bound, handlers may read as much as the windows once more, and as much may wait to be
+        /// sent to clients, and an item for each stream. What a handler copies or keeps
         /// of earlier messages within the windows is its own, and so is what `into_message` gives it. Only the
         /// single request of a stream of responses counts, if it was decoded, until its handler ends.
         pub fn max_stream_bytes(mut self, bytes: usize) -> Self {
@@ -140,7 +141,8 @@ macro_rules! settings_methods {
         }
 
         /// The windows of all streams of one client at one dispatch thread. When they are as much together,
-        /// further streams take one message at a time. The default is 64 MiB.
+        /// further streams take one message at a time. In the same way it bounds what waits to be sent to one
+        /// client: further streams keep one item. The default is 64 MiB.
         pub fn max_stream_bytes_per_client(mut self, bytes: usize) -> Self {
             self.settings.registry.streams.bytes = bytes;
             self

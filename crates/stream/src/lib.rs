@@ -55,7 +55,7 @@ const FIRST_WINDOW: u32 = 64 << 10;
 
 /// Bytes of items that wait to be sent, however large the other end says that its window is, and one item
 /// more.
-const MOST_WAITING: usize = DEFAULT_WINDOW as usize;
+pub const MOST_WAITING: usize = DEFAULT_WINDOW as usize;
 
 /// Small items are bundled up to so many bytes: with its headers, a bundle fits one packet of the devices
 /// that have the largest ones.

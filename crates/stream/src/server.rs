@@ -75,9 +75,9 @@ impl<R> ServerStream<R> {
         self.finished.is_some() || self.outgoing.has_room()
     }
 
-    /// From now on an item may be pushed only when none waits.
-    pub fn keep_one(&mut self) {
-        self.outgoing.most_waiting = 1;
+    /// From now on an item may be pushed only while fewer than so many bytes wait: with 1, when no item does.
+    pub fn keep_fewer_than(&mut self, bytes: usize) {
+        self.outgoing.most_waiting = self.outgoing.most_waiting.min(bytes);
     }
 
     /// Adds an item: its bytes, and more that are held by reference.

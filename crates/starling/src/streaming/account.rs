@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use starling_endpoint::{HeldMost, OwnedMessage, Status};
 use starling_message::Bytes;
 
-use super::limits::{AllHoldings, Holding, StreamLimits};
+use super::limits::{AllHoldings, Holding, StreamLimits, StreamShare};
 
 /// A body behind a longer header than this is copied out of its message, unless it is larger than the second.
 /// So headers do not stay in memory that does not count.
@@ -67,20 +67,20 @@ impl ByteAccount {
         Self::of_client(Some(max_bytes))
     }
 
-    /// The window of one more stream of a client. None: it has as many as it may.
-    pub(super) fn admit(&self, client: u64) -> Option<u32> {
+    /// The share of one more stream of a client. None: it has as many as it may.
+    pub(super) fn admit(&self, client: u64) -> Option<StreamShare> {
         let Sums { clients, all } = &mut *self.sums.lock();
         let mut holding = clients.get(&client).copied().unwrap_or_default();
-        let window = self.limits.admit(&mut holding, all)?;
+        let share = self.limits.admit(&mut holding, all)?;
         clients.insert(client, holding);
-        Some(window)
+        Some(share)
     }
 
-    /// A stream with this window is over.
-    pub(super) fn release(&self, client: u64, window: u32) {
+    /// A stream with this share is over.
+    pub(super) fn release(&self, client: u64, share: StreamShare) {
         let Sums { clients, all } = &mut *self.sums.lock();
         let holding = clients.entry(client).or_default();
-        StreamLimits::release(holding, all, window);
+        StreamLimits::release(holding, all, share);
         if holding.is_empty() {
             clients.remove(&client);
         }

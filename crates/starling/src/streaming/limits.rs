@@ -1,13 +1,16 @@
 //! The bounds on streams of a server.
 
 use starling_endpoint::{HighWater, ProtocolConfig};
+use starling_stream::MOST_WAITING;
 
 /// Streams of one client at once, unless set: three quarters of the slots that its requests can have.
 const STREAMS: usize = 12_288;
-/// Windows of one client's streams, unless set.
+/// Windows of one client's streams, unless set; and what waits for it.
 const BYTES: usize = 64 << 20;
 /// What streams may hold in all, unless set.
 const ALL_BYTES: usize = 512 << 20;
+/// What may wait to be sent by a stream of a client that has half of what it may have: worth a message.
+const SMALL_SHARE: usize = 16 << 10;
 
 /// The bounds on the streams of a dispatch thread.
 #[derive(Clone, Copy, Debug)]
@@ -16,9 +19,9 @@ pub(crate) struct StreamLimits {
     pub(crate) window: u32,
     /// Streams of one client.
     pub(crate) streams: usize,
-    /// Windows of all streams of one client.
+    /// Windows of all streams of one client; and as much that handlers send and that waits for it.
     pub(crate) bytes: usize,
-    /// Windows of all streams, and what they hold beyond those.
+    /// Windows of all streams, and what they hold beyond those; and as much that waits for their clients.
     pub(crate) all_bytes: usize,
 }
 
@@ -33,6 +36,15 @@ impl Default for StreamLimits {
     }
 }
 
+/// What one stream may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StreamShare {
+    /// Bytes of items that wait for its handler.
+    pub(super) window: u32,
+    /// Bytes of items that wait to be sent.
+    pub(super) to_send: usize,
+}
+
 /// What one client has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Holding {
@@ -40,12 +52,15 @@ pub(super) struct Holding {
     windows: usize,
     /// Held beyond the windows.
     beyond: usize,
+    to_send: usize,
 }
 
-/// What all clients have: windows, and what is held beyond those.
+/// What all clients have.
 #[derive(Debug, Default)]
 pub(super) struct AllHoldings {
+    /// Windows, and what is held beyond those.
     bytes: usize,
+    to_send: usize,
     most: HighWater,
 }
 
@@ -74,29 +89,49 @@ impl StreamLimits {
         }
     }
 
-    /// The window of one more stream of a client. None: it has as many as it may.
+    /// The share of one more stream of a client. None: it has as many as it may.
     ///
     /// A client may have as many bytes as are still free, so one that comes later finds some (Choudhury and
     /// Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
-    pub(super) fn admit(&self, client: &mut Holding, all: &mut AllHoldings) -> Option<u32> {
+    pub(super) fn admit(&self, client: &mut Holding, all: &mut AllHoldings) -> Option<StreamShare> {
         if client.streams >= self.streams {
             return None;
         }
-        // A client that uses up its bytes gets streams with the smallest window, which takes one message.
+        // A client that uses up its bytes gets streams with the smallest share, which takes one message.
         let of_client = self.bytes.saturating_sub(client.windows);
         let left = of_client.min(self.left(Some(client), all));
         let window = (self.window as usize).min(left).max(1);
+        let share = StreamShare {
+            window: window as u32,
+            to_send: self.room_to_send(client, all),
+        };
         client.streams += 1;
         client.windows += window;
         all.add(window);
-        Some(window as u32)
+        client.to_send += share.to_send;
+        all.to_send += share.to_send;
+        Some(share)
     }
 
-    /// A stream with this window is over.
-    pub(super) fn release(client: &mut Holding, all: &mut AllHoldings, window: u32) {
+    /// What may wait to be sent by one more stream of a client. A client with many streams gets small shares
+    /// in the end, and then one item.
+    fn room_to_send(&self, client: &Holding, all: &AllHoldings) -> usize {
+        let free = self.all_bytes.saturating_sub(all.to_send);
+        let left = self.bytes.min(free).saturating_sub(client.to_send);
+        let most = match left > client.to_send {
+            true => MOST_WAITING,
+            false => SMALL_SHARE,
+        };
+        left.min(most).max(1)
+    }
+
+    /// A stream with this share is over.
+    pub(super) fn release(client: &mut Holding, all: &mut AllHoldings, share: StreamShare) {
         client.streams -= 1;
-        client.windows -= window as usize;
-        all.bytes -= window as usize;
+        client.windows -= share.window as usize;
+        all.bytes -= share.window as usize;
+        client.to_send -= share.to_send;
+        all.to_send -= share.to_send;
     }
 
     /// Whether a client may hold so many bytes more beyond its windows, which it does then. Without a client
@@ -143,6 +178,10 @@ impl Holding {
 mod tests {
     use super::*;
 
+    fn window(share: Option<StreamShare>) -> Option<u32> {
+        share.map(|share| share.window)
+    }
+
     #[test]
     fn streams_leave_slots_for_their_next_requests() {
         let mut protocol = ProtocolConfig::default();
@@ -161,15 +200,18 @@ mod tests {
             ..StreamLimits::default()
         };
         let (mut client, mut all) = (Holding::default(), AllHoldings::default());
-        let windows: Vec<_> = (0..6)
+        let shares: Vec<_> = (0..6)
             .map(|_| limits.admit(&mut client, &mut all))
             .collect();
         let expected = [Some(100), Some(100), Some(50), Some(1), Some(1), None];
-        assert_eq!(windows, expected);
-        windows.into_iter().flatten().for_each(|window| {
-            StreamLimits::release(&mut client, &mut all, window);
+        assert_eq!(
+            shares.clone().into_iter().map(window).collect::<Vec<_>>(),
+            expected
+        );
+        shares.into_iter().flatten().for_each(|share| {
+            StreamLimits::release(&mut client, &mut all, share);
         });
-        assert_eq!(limits.admit(&mut client, &mut all), Some(100));
+        assert_eq!(window(limits.admit(&mut client, &mut all)), Some(100));
     }
 
     #[test]
@@ -202,6 +244,41 @@ mod tests {
             "{in_all:?}"
         );
     }
+
+    #[test]
+    fn what_waits_for_clients_is_bounded_for_each_and_in_all() {
+        let limits = StreamLimits {
+            streams: 1_000,
+            bytes: 10 * MOST_WAITING,
+            all_bytes: 12 * MOST_WAITING,
+            // Whatever the handlers' windows are.
+            window: 1,
+        };
+        let mut all = AllHoldings::default();
+        let mut fill = || {
+            let mut client = Holding::default();
+            let shares = (0..1_000).filter_map(|_| limits.admit(&mut client, &mut all));
+            let shares: Vec<_> = shares.collect();
+            (client, shares)
+        };
+        let (mut greedy, shares) = fill();
+        let to_send: Vec<_> = shares.iter().map(|share| share.to_send).collect();
+        assert_eq!(
+            to_send[..5],
+            [[MOST_WAITING; 4].as_slice(), &[SMALL_SHARE]].concat()
+        );
+        assert_eq!(to_send.last(), Some(&1));
+        let half = 6 * MOST_WAITING;
+        assert!((half..half + 1_000).contains(&greedy.to_send), "{greedy:?}");
+        let (honest, _) = fill();
+        assert!(honest.to_send >= 2 * MOST_WAITING, "{honest:?}");
+        for share in shares {
+            StreamLimits::release(&mut greedy, &mut all, share);
+        }
+        assert!(greedy.is_empty());
+        assert_eq!(all.to_send, honest.to_send);
+    }
+
     #[test]
     fn a_client_holds_no_more_beyond_its_windows_than_is_free() {
         let limits = StreamLimits {
@@ -212,12 +289,12 @@ mod tests {
         };
         let (mut greedy, mut honest) = (Holding::default(), Holding::default());
         let mut all = AllHoldings::default();
-        assert_eq!(limits.admit(&mut greedy, &mut all), Some(100));
+        assert_eq!(window(limits.admit(&mut greedy, &mut all)), Some(100));
         assert!(!limits.hold(Some(&mut greedy), &mut all, 801));
         assert!(limits.hold(Some(&mut greedy), &mut all, 400));
         assert!(!limits.hold(Some(&mut greedy), &mut all, 1));
-        assert_eq!(limits.admit(&mut greedy, &mut all), Some(1));
-        assert_eq!(limits.admit(&mut honest, &mut all), Some(100));
+        assert_eq!(window(limits.admit(&mut greedy, &mut all)), Some(1));
+        assert_eq!(window(limits.admit(&mut honest, &mut all)), Some(100));
         assert!(limits.hold(Some(&mut honest), &mut all, 299));
         assert!(!limits.hold(Some(&mut honest), &mut all, 1));
         StreamLimits::give_back(Some(&mut greedy), &mut all, 400);

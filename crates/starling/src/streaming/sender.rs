@@ -20,7 +20,7 @@ use crate::wait::block_on;
 ///
 /// Sending waits while the other end does not read: while what it has not read is as much as its window
 /// ([`CallOptions::stream_window`], `ServerBuilder::stream_window`), and as much again waits here, at most 256 KiB
-/// and a message.
+/// and a message. At a server, streams of a client that has many, or when there are many in all, keep less.
 ///
 /// It is also a [`Sink`] of messages.
 ///

@@ -18,6 +18,7 @@ use starling_stream::{Answer, Arrival, Bundle, Items, ServerStream};
 
 use super::StreamEnd;
 use super::account::{ByteAccount, HeldBytes, body_of};
+use super::limits::StreamShare;
 use super::open_bundle::{self, Open, Owner};
 use super::table::{Key, Streams};
 use crate::plane::{StreamingFuture, Waiting};
@@ -70,10 +71,12 @@ impl ServerEnd {
     pub(super) fn new(
         table: &Arc<Streams>,
         key: Key,
-        window: u32,
+        share: StreamShare,
         local: LocalHandle,
         opening: &OwnedMessage,
     ) -> Arc<Self> {
+        let mut stream = ServerStream::new(key.id, share.window, STREAM_RESPONSE_LEN);
+        stream.keep_fewer_than(share.to_send);
         let (encoding, coding) = opening.form();
         let flags = opening.stream().unwrap_or_default().flags;
         Arc::new_cyclic(|this| Self {
@@ -90,7 +93,7 @@ impl ServerEnd {
             cancellation: Cancellation::default(),
             metadata: Mutex::new(opening.to_metadata()),
             state: Mutex::new(State {
-                stream: ServerStream::new(key.id, window, STREAM_RESPONSE_LEN),
+                stream,
                 reader: None,
                 writer: None,
                 handler: None,
@@ -447,7 +450,7 @@ impl StreamEnd for ServerEnd {
     }
 
     fn keep_one(&self) {
-        self.state.lock().stream.keep_one();
+        self.state.lock().stream.keep_fewer_than(1);
     }
 
     fn poll_push(

@@ -10,7 +10,7 @@ use starling_io::{PacketIo, PeerId};
 use starling_message::protobuf::DecodeLimits;
 
 use super::account::ByteAccount;
-use super::limits::StreamLimits;
+use super::limits::{StreamLimits, StreamShare};
 use super::server::{HandlerTask, ServerEnd};
 use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
@@ -35,7 +35,7 @@ impl Key {
 
 struct Entry {
     end: Arc<ServerEnd>,
-    window: u32,
+    share: StreamShare,
     /// No request was held when the table was last swept.
     was_quiet: bool,
 }
@@ -95,7 +95,7 @@ impl Streams {
             reply.set_stream(gone.position, None, 0);
             return reply.ok();
         }
-        let Some(window) = self.account.admit(key.client()) else {
+        let Some(share) = self.account.admit(key.client()) else {
             return reply.refuse(Status::resource_exhausted(format!(
                 "the server keeps at most {} streams for one client; end some, or have the server raise \
                  `max_streams_per_client`",
@@ -104,13 +104,13 @@ impl Streams {
         };
         let (remaining, peer) = (request.remaining(), cx.peer(key.peer).clone());
         let request = request.into_owned();
-        let end = ServerEnd::new(self, key, window, cx.local(), &request);
+        let end = ServerEnd::new(self, key, share, cx.local(), &request);
         let call = IncomingCall {
             remaining,
             peer,
             cancellation: end.cancellation().clone(),
         };
-        self.insert(cx, key, &end, window);
+        self.insert(cx, key, &end, share);
         end.handle_request(request, reply.defer_without_buffer());
         let handler = handler(ServerStreamEnd(Arc::clone(&end) as _), call);
         let task = HandlerTask::new(end, handler);
@@ -135,12 +135,12 @@ impl Streams {
         cx: &Context<'_, I>,
         key: Key,
         end: &Arc<ServerEnd>,
-        window: u32,
+        share: StreamShare,
     ) {
         let mut table = self.table.lock();
         let entry = Entry {
             end: Arc::clone(end),
-            window,
+            share,
             was_quiet: false,
         };
         table.streams.insert(key, entry);
@@ -193,7 +193,7 @@ impl Streams {
         let entry = table.streams.remove(&key);
         drop(table);
         if let Some(entry) = &entry {
-            self.account.release(key.client(), entry.window);
+            self.account.release(key.client(), entry.share);
         }
         // Without the lock: it may be the last reference to what its handler has.
         drop(entry);
