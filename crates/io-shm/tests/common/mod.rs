@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod rogue;
+pub mod sockets;
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
