@@ -3,6 +3,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+/// A flow's queue has room for so many items from the beginning.
+const ROOM: usize = 64;
 /// Queues without items that are kept for the next flows, because of their memory.
 const SPARE: usize = 64;
 
@@ -46,7 +48,8 @@ impl<T> FlowQueue<T> {
         let (turns, spare) = (&mut self.turns, &mut self.spare);
         let of_flow = self.by_flow.entry(flow).or_insert_with(|| {
             turns.push_back(flow);
-            spare.pop().unwrap_or_default()
+            let unused = spare.pop();
+            unused.unwrap_or_else(|| VecDeque::with_capacity(ROOM))
         });
         of_flow.push_back(item);
         self.items += 1;

@@ -13,6 +13,9 @@ use crate::server::{cancelled, expired};
 use crate::slab::Slab;
 use crate::timers::{NEVER, Timers};
 
+/// So many requests may wait before anything is allocated.
+const FEW: usize = 128;
+
 /// Whether a request's caller waits, the key of its deadline if that has not passed, and the room that it takes.
 #[derive(Debug)]
 struct Entry {
@@ -42,7 +45,9 @@ impl Drop for Pending {
 impl Pending {
     pub(crate) fn new(room: Room) -> Self {
         Self {
-            requests: HashMap::new(),
+            // A table that is more than half full of live and removed entries may grow; one with so few live
+            // ones cleans up in place.
+            requests: HashMap::with_capacity(FEW),
             timers: Timers::default(),
             deadlines: Slab::new(usize::MAX),
             room,
