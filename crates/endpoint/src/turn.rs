@@ -78,7 +78,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
         if (self.parts.core.stats.turns).is_multiple_of(EVENT_INTERVAL) {
             events += self.poll_device_events();
-            self.maintain();
+            self.maintain_workers();
+            self.return_memory();
         }
         if self.parts.core.has_side_work() {
             events += self.do_side_work();
@@ -126,7 +127,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             self.read_clock();
             self.schedule.plan(self.parts.core.now_ns);
             events += self.poll_device_events();
-            self.maintain();
+            self.maintain_workers();
         }
         if self.parts.shares.is_empty() {
             let core = &mut self.parts.core;
@@ -271,12 +272,15 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         events
     }
 
-    fn maintain(&mut self) {
-        let now_ns = self.parts.core.now_ns;
+    fn maintain_workers(&mut self) {
         if let Some(dispatch) = &mut self.parts.dispatch {
-            dispatch.maintain(now_ns);
+            dispatch.maintain(self.parts.core.now_ns);
         }
-        if self.held.is_due(now_ns) {
+    }
+
+    /// Now and then, and before each sleep.
+    pub(crate) fn return_memory(&mut self) {
+        if self.held.is_due(self.parts.core.now_ns) {
             self.held.handle_due(&mut self.parts.core);
         }
     }

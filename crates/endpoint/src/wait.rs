@@ -30,6 +30,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if self.spins() {
             return Ok(());
         }
+        self.return_memory();
         // The next turn skips nothing and reads the clock.
         self.schedule = TurnSchedule::default();
         let next_ns = self.next_timer_ns();
@@ -71,6 +72,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if self.between_turns || self.has_work() {
             return Ok(ReactorWait::Ready);
         }
+        self.return_memory();
         let wait = match self.parts.core.sleep.may_sleep() {
             true => self.io.begin_wait(),
             false => Ok(ReactorWait::Ready),

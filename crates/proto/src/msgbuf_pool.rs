@@ -32,7 +32,7 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 struct Stack {
     buffers: Vec<Msgbuf>,
-    /// The fewest buffers of this stretch.
+    /// The fewest buffers of this stretch that one came to; or it has the fewest now. So taking one costs nothing.
     fewest: usize,
     /// Those of the last stretch, but for what was dropped since.
     unused: usize,
@@ -48,22 +48,19 @@ impl Stack {
     }
 
     #[inline]
-    fn pop(&mut self) -> Option<Msgbuf> {
-        let buffer = self.buffers.pop();
+    fn push(&mut self, buffer: Msgbuf) {
         self.fewest = self.fewest.min(self.buffers.len());
-        buffer
+        self.buffers.push(buffer);
     }
 
     /// The last one with room for so many bytes.
     fn take(&mut self, bytes: usize) -> Option<Msgbuf> {
         let fitting = self.buffers.iter().rposition(|b| b.capacity() >= bytes)?;
-        let buffer = self.buffers.remove(fitting);
-        self.fewest = self.fewest.min(self.buffers.len());
-        Some(buffer)
+        Some(self.buffers.remove(fitting))
     }
 
     fn begin_stretch(&mut self) {
-        self.unused = self.fewest;
+        self.unused = self.fewest.min(self.buffers.len());
         self.fewest = self.buffers.len();
     }
 
@@ -100,7 +97,7 @@ impl Pool {
 
     #[inline]
     pub(crate) fn take(&mut self) -> Msgbuf {
-        match self.small.pop() {
+        match self.small.buffers.pop() {
             Some(buffer) => buffer,
             None => Msgbuf::from_vec(Vec::with_capacity(FRESH_BYTES)),
         }
@@ -123,7 +120,7 @@ impl Pool {
         let capacity = buffer.capacity();
         if capacity <= SMALL_BYTES {
             if capacity > 0 && self.small.buffers.len() < SMALL_KEPT {
-                self.small.buffers.push(buffer);
+                self.small.push(buffer);
             }
         } else {
             self.put_large(buffer, capacity);
@@ -134,7 +131,7 @@ impl Pool {
     fn put_large(&mut self, buffer: Msgbuf, capacity: usize) {
         if self.large_bytes + capacity <= LARGE_KEPT_BYTES && self.large.buffers.len() < 64 {
             self.large_bytes += capacity;
-            self.large.buffers.push(buffer);
+            self.large.push(buffer);
         }
     }
 
