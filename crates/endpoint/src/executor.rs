@@ -21,6 +21,10 @@ const MAIN: u64 = u64::MAX;
 /// Tasks that are polled between two readings of the clock.
 const STRIDE: usize = 16;
 
+/// Tasks that are polled in a turn. When thousands are woken at once, as the handlers of a client that is gone,
+/// the others wait for the next turns: datagrams are received in between.
+const TASKS_PER_TURN: usize = 256;
+
 /// Tasks to be polled, in order; at most one entry for a task. Wakers may be used in any thread.
 struct Ready {
     any: AtomicBool,
@@ -100,7 +104,7 @@ impl Executor {
         self.shared.is_busy() || self.ready.any.load(Ordering::Acquire)
     }
 
-    /// Starts spawned futures, and polls each task that is ready now, once. While time is shared, tasks of
+    /// Starts spawned futures, and polls tasks that are ready now, each once. While time is shared, tasks of
     /// peers that have used theirs go to `shares`. Returns how many were polled, and how many of them panicked.
     pub(crate) fn run<C: Clock>(
         &mut self,
@@ -111,10 +115,7 @@ impl Executor {
         let (mut polled, mut panics) = (0, 0);
         self.unstarted.extend(self.shared.take_spawned());
         self.start();
-        if let Some(queue) = self.ready.queue.lock().as_mut() {
-            self.ready.any.store(false, Ordering::Relaxed);
-            std::mem::swap(queue, &mut self.turn);
-        }
+        self.take_ready();
         let is_timed = self.turn.len() > STRIDE || shares.is_on();
         let began_ns = if is_timed { clock.now_ns() } else { 0 };
         shares.begin_at_once(began_ns);
@@ -167,6 +168,20 @@ impl Executor {
             panics += 1;
         }
         panics
+    }
+
+    /// Takes the tasks of this turn off the queue.
+    fn take_ready(&mut self) {
+        let mut queue = self.ready.queue.lock();
+        let Some(queue) = queue.as_mut() else {
+            return;
+        };
+        if queue.len() > TASKS_PER_TURN {
+            self.turn.extend(queue.drain(..TASKS_PER_TURN));
+            return self.ready.sleep.leave_work();
+        }
+        self.ready.any.store(false, Ordering::Relaxed);
+        std::mem::swap(queue, &mut self.turn);
     }
 
     /// Starts futures while there are places for tasks.
@@ -234,14 +249,57 @@ mod tests {
         fn wake(&self) {}
     }
 
-    #[test]
-    fn futures_beyond_the_bound_begin_when_others_have_ended() {
-        const FUTURES: usize = 7;
+    fn executor(max_tasks: usize) -> (Executor, Arc<Shared>, Arc<SleepState>) {
         let nobody: Arc<dyn Wake> = Arc::new(Nobody);
         let sleep = SleepState::new(nobody);
         let abandoned = Arc::new(Abandoned::new(Arc::clone(&sleep)));
         let shared = Shared::new(abandoned, Arc::clone(&sleep));
-        let mut executor = Executor::new(Arc::clone(&shared), sleep, 2);
+        let executor = Executor::new(Arc::clone(&shared), Arc::clone(&sleep), max_tasks);
+        (executor, shared, sleep)
+    }
+
+    #[test]
+    fn thousands_of_tasks_that_are_woken_at_once_are_polled_in_many_turns() {
+        const TASKS: usize = 4 * TASKS_PER_TURN + 1;
+        let (mut executor, shared, sleep) = executor(TASKS);
+        let polled = Arc::new(StdMutex::new(Vec::new()));
+        for index in 0..TASKS {
+            let polled = Arc::clone(&polled);
+            LocalHandle::of(&shared).spawn(async move {
+                polled.lock().expect("no panic").push(index);
+            });
+        }
+        let (mut turns, mut early) = (0, None);
+        while sleep.has_work() {
+            sleep.begin_work();
+            let (count, panics) = run(&mut executor);
+            assert!(count <= TASKS_PER_TURN, "{count} in a turn");
+            assert_eq!(panics, 0);
+            turns += 1;
+            while shared.poll_command().is_some() {}
+            // One that is spawned meanwhile comes behind them.
+            early.get_or_insert_with(|| {
+                let polled = Arc::clone(&polled);
+                LocalHandle::of(&shared).spawn(async move {
+                    polled.lock().expect("no panic").push(TASKS);
+                });
+            });
+        }
+        assert_eq!(turns, 5, "four are full");
+        assert!(
+            polled
+                .lock()
+                .expect("no panic")
+                .iter()
+                .copied()
+                .eq(0..=TASKS)
+        );
+    }
+
+    #[test]
+    fn futures_beyond_the_bound_begin_when_others_have_ended() {
+        const FUTURES: usize = 7;
+        let (mut executor, shared, _) = executor(2);
         let begun = Arc::new(StdMutex::new(Vec::new()));
         for index in 0..FUTURES {
             let begun = Arc::clone(&begun);
