@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let protos = ["calendar", "hello", "streams", "test"].map(|name| format!("proto/{name}.proto"));
+    let protos = ["calendar", "hello", "streams", "target", "test"]
+        .map(|name| format!("proto/{name}.proto"));
     starling_build::compile(&protos, &["proto"])?;
     for version in ["v1", "v2", "v3"] {
         let out = PathBuf::from(std::env::var("OUT_DIR")?).join(version);

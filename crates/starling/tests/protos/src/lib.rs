@@ -15,6 +15,11 @@ pub mod streams {
     starling::include_proto!("streams");
 }
 
+/// What hostile clients attack.
+pub mod target {
+    starling::include_proto!("target");
+}
+
 /// Everything a test wants a server to do.
 pub mod test {
     starling::include_proto!("test");
