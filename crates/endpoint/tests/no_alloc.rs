@@ -6,6 +6,7 @@
 mod common;
 
 use std::alloc::System;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -67,7 +68,7 @@ const IN_FLIGHT: u64 = 60;
 // The only test of this binary: the thread of another test would be counted, too.
 #[test]
 fn a_small_call_allocates_nothing() {
-    check(50_000, |server| {
+    check(50_000, 0, |server| {
         server.register(
             MethodId(1),
             Handler::inline(|_, request, mut reply| {
@@ -76,16 +77,27 @@ fn a_small_call_allocates_nothing() {
             }),
         );
     });
-    check(5_000, |server| {
+    check(5_000, 2, |server| {
         server.start_workers(&WorkerConfig::new(2, 100)).unwrap();
         server.register_worker(
             MethodId(1),
-            Arc::new(|request, reply| reply.buffer().extend_from_slice(request.body())),
+            Arc::new(|request, reply| {
+                let is_new = HAS_RUN.with(|has_run| !has_run.replace(true));
+                WORKERS.fetch_add(u64::from(is_new), Ordering::SeqCst);
+                reply.buffer().extend_from_slice(request.body());
+            }),
         );
     });
 }
 
-fn check(calls: u64, serve: impl FnOnce(&mut TestEndpoint)) {
+/// Workers that have run a request. A thread that has not may still be about to start, which allocates.
+static WORKERS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static HAS_RUN: Cell<bool> = const { Cell::new(false) };
+}
+
+fn check(calls: u64, workers: u64, serve: impl FnOnce(&mut TestEndpoint)) {
     let network = SteppedNetwork::default();
     let (mut client, mut server) = (endpoint(&network, 1), endpoint(&network, 2));
     serve(&mut server);
@@ -137,6 +149,9 @@ fn check(calls: u64, serve: impl FnOnce(&mut TestEndpoint)) {
         assert_eq!(done.load(Ordering::Relaxed), calls);
     };
     run(calls / 5);
+    while WORKERS.load(Ordering::SeqCst) < workers {
+        run(calls / 5);
+    }
     let before = ALLOCATOR.count();
     run(calls);
     // As long as the keepalive, so that the client suspects its peer, as on a busy host.
