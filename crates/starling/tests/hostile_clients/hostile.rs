@@ -24,29 +24,28 @@ pub(crate) trait Hostile {
     fn did(&self) -> String;
 }
 
-/// Steps without an answer after which requests count as lost.
-const LOST: usize = 1_000;
+/// Steps of waiting after which requests without an answer count as lost.
+const LOST: usize = 500;
 
 /// Keeps the requests without an answer at a bound: an attack leaves a slow machine as much to do as a fast one.
 #[derive(Default)]
 pub(crate) struct Pace {
     sent: u64,
-    answered: u64,
     waited: usize,
 }
 
 impl Pace {
-    /// How many requests may be sent in this step, if so many have been answered.
-    pub(crate) fn room(&mut self, answered: u64, most: u64) -> u64 {
-        self.waited += 1;
-        if answered > self.answered {
-            self.answered = answered;
-            self.waited = 0;
-        } else if self.waited > LOST {
-            self.sent = answered;
-            self.waited = 0;
+    /// Whether so many requests may be sent in this step: then at most `most` of all are without an answer.
+    pub(crate) fn allows(&mut self, requests: u64, most: u64, answered: u64) -> bool {
+        let is_allowed = self.sent + requests <= answered + most;
+        match is_allowed {
+            true => self.waited = 0,
+            false => self.waited += 1,
         }
-        (answered + most).saturating_sub(self.sent)
+        if self.waited > LOST {
+            self.sent = answered;
+        }
+        is_allowed
     }
 
     pub(crate) fn sent(&mut self, requests: u64) {

@@ -98,8 +98,12 @@ impl Hostile for Unread {
         }
         let large = message("Fetch", &[], &amount(1 << 20));
         let small = message("Echo", &[], &[]);
-        let room = self.pace.room(answered(&self.raws), AT_ONCE);
-        for _ in 0..room.min(RESPONSES) {
+        let is_allowed = (self.pace).allows(RESPONSES, AT_ONCE, answered(&self.raws));
+        let responses = match is_allowed {
+            true => RESPONSES,
+            false => 0,
+        };
+        for _ in 0..responses {
             self.next += 1;
             let raw = &mut self.raws[self.next % PEERS as usize];
             let at = self.next / PEERS as usize;

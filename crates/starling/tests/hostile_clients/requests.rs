@@ -151,9 +151,9 @@ impl Hostile for Slow {
             raw.keep_sessions(AT_ONCE / SLOTS as usize + 1);
         }
         let most = AT_ONCE as u64;
-        let room = self.pace.room(answered(&self.raws), most);
+        let is_allowed = self.pace.allows(most, most, answered(&self.raws));
         let raw = &mut self.raws[self.bursts % PEERS as usize];
-        if raw.sessions.len() * (SLOTS as usize) < AT_ONCE || room < most {
+        if raw.sessions.len() * (SLOTS as usize) < AT_ONCE || !is_allowed {
             return;
         }
         let message = message("Scan", &[], &amount(100));
