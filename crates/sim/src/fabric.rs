@@ -24,7 +24,6 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use starling_ethernet::Drop;
-use starling_io::Ecn;
 use starling_prefetch::prefetch;
 
 pub use crate::faults::{Departure, DepartureHook, Fault, Rule, Treatment};
@@ -37,9 +36,7 @@ pub(crate) use host::Host;
 use crate::cpu::{CpuModel, Work};
 use crate::event_queue::EventQueue;
 use crate::faults::Rules;
-use crate::net::{
-    End, Framing, Network, NodeId, Outage, Packet, PacketId, Packets, Payload, PortStats, Topology,
-};
+use crate::net::{Framing, Network, NodeId, Outage, PacketId, Packets, PortStats, Topology};
 use crate::rng::Rng;
 use crate::trace::{DropCause, Trace};
 
@@ -427,34 +424,6 @@ impl Fabric {
     /// A planted bug: devices accept frames whose UDP checksum is wrong.
     pub(crate) fn ignore_checksums(&mut self) {
         self.ignores_checksums = true;
-    }
-
-    /// A datagram from outside the fabric arrives at `to` at `at_ns`, past all links and rules.
-    ///
-    /// # Panics
-    /// If datagrams cross as frames and `source` is not an IPv4 address.
-    pub fn inject(&mut self, at_ns: u64, source: SocketAddr, to: HostId, mut bytes: Vec<u8>) {
-        assert!(
-            self.config.framing.is_none() || source.is_ipv4(),
-            "{source}"
-        );
-        let origin = self.packets.add_unknown(source);
-        let len = bytes.len() as u32;
-        if let Some(framing) = self.config.framing {
-            framing.wrap(source, to.address(), Ecn::NotCapable, &mut bytes);
-        }
-        let packet = self.packets.put(Packet {
-            origin,
-            to,
-            ecn: Ecn::NotCapable,
-            checksum: None,
-            next: End::Core,
-            tail_ns: at_ns,
-            len,
-            framing: self.config.framing,
-            bytes: Payload::take(&mut bytes),
-        });
-        self.events.push(at_ns, Event::Arrival(packet));
     }
 
     /// Advances to the next event that concerns the user; `None` if there will be none.

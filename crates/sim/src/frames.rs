@@ -1,16 +1,31 @@
-//! A parser of datagrams written from PROTOCOL.md (section 3) alone: the checkers do not rely on
-//! the code that they check.
+//! A parser and a writer of datagrams, made from PROTOCOL.md (sections 2 and 3) alone: the checkers
+//! do not rely on the code that they check, and hostile hosts send what no endpoint would.
 
 use starling_proto::{HEADER_BYTES, PREAMBLE_BYTES};
 
 pub(crate) const REQUEST: u8 = 1;
+pub(crate) const RESPONSE: u8 = 2;
 pub(crate) const REQUEST_FRAGMENT: u8 = 3;
 pub(crate) const RESPONSE_FRAGMENT: u8 = 4;
 pub(crate) const CREDIT_RETURN: u8 = 5;
+pub(crate) const REQUEST_FOR_RESPONSE: u8 = 6;
+pub(crate) const CANCEL: u8 = 7;
+pub(crate) const REJECT: u8 = 8;
+pub(crate) const CONNECT: u8 = 9;
+pub(crate) const CHALLENGE: u8 = 10;
 pub(crate) const ACCEPT: u8 = 11;
+pub(crate) const REFUSE: u8 = 12;
+pub(crate) const CLOSE: u8 = 13;
+pub(crate) const CLOSED: u8 = 14;
+pub(crate) const RESET: u8 = 15;
+pub(crate) const PING: u8 = 16;
+pub(crate) const PONG: u8 = 17;
 /// Where the payload of an ACCEPT has the credits.
 const CREDITS_AT: usize = 22;
 pub(crate) const CREDIT: u8 = 18;
+pub(crate) const CREDIT_ACK: u8 = 19;
+pub(crate) const DRAIN: u8 = 20;
+pub(crate) const DRAIN_ACK: u8 = 21;
 
 /// One frame of a datagram.
 pub(crate) struct Frame<'a> {
@@ -59,6 +74,26 @@ pub(crate) fn frames(datagram: &[u8]) -> impl Iterator<Item = Frame<'_>> {
         at += HEADER_BYTES + len;
         Some(frame)
     })
+}
+
+/// A datagram without frames, under a token.
+pub(crate) fn begin(token: u64) -> Vec<u8> {
+    (token << 16 | 0x025a).to_le_bytes().to_vec()
+}
+
+/// The token of a datagram.
+pub(crate) fn token_of(datagram: &[u8]) -> Option<u64> {
+    Some(u64_at(datagram, 0)? >> 16)
+}
+
+/// A frame.
+pub(crate) fn frame(kind: u8, slot: u8, session: u32, number: u64, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![kind, slot];
+    frame.extend((payload.len() as u16).to_le_bytes());
+    frame.extend(session.to_le_bytes());
+    frame.extend(number.to_le_bytes());
+    frame.extend(payload);
+    frame
 }
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

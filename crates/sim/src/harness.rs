@@ -17,6 +17,7 @@ mod branches;
 mod endpoints;
 mod failure;
 mod host_set;
+mod hostile;
 mod plan;
 mod planted_bug;
 mod protocols;
@@ -26,8 +27,8 @@ mod simulation;
 pub use branches::Branches;
 pub use failure::Failure;
 pub use plan::{
-    CallPlan, ChannelPlan, FlowPlan, HandlerReads, HostFault, HostFaultKind, InjectedDatagram,
-    RunPlan, Runs, SessionClose, StreamPlan, Subset,
+    Attack, AttackPlan, CallPlan, ChannelPlan, FlowPlan, HandlerReads, HostFault, HostFaultKind,
+    InjectedDatagram, Position, RunPlan, Runs, SessionClose, StreamPlan, Subset,
 };
 pub use planted_bug::PlantedBug;
 pub use protocols::Outcomes;

@@ -189,11 +189,14 @@ impl PacketRx for SimRx {
         self.release();
         let mut fabric = self.fabric.lock();
         while self.burst.len() < MAX_BURST {
-            let Some(read) = fabric.read(self.host) else {
+            let Some((source, ecn, is_genuine, bytes)) = fabric.read(self.host) else {
                 break;
             };
-            self.grants.record(&read.2);
-            self.burst.push(read);
+            // A client has no credits by a forged frame.
+            if is_genuine {
+                self.grants.record(&bytes);
+            }
+            self.burst.push((source, ecn, bytes));
         }
         let work = &mut fabric.host_mut(self.host).work;
         work.rx_packets += self.burst.len() as u64;

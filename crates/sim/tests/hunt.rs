@@ -2,12 +2,12 @@
 //!
 //! For each failing seed the test prints the command that replays it. `STARLING_SEEDS=n` sets how
 //! many seeds the fixed set has, `STARLING_FRESH_SEEDS=n` how many are drawn afresh. With
-//! `STARLING_ONLY_STREAMS=1` only those of them run that have streams.
+//! `STARLING_ONLY=streams` or `hostile` only those of them run that have streams or hostile hosts.
 
 use std::hash::{BuildHasher, RandomState};
 
 use starling_sim::harness::{
-    Failure, Outcomes, PlantedBug, Report, RunPlan, run, run_with_bug, shrink,
+    Attack, Branches, Failure, Outcomes, PlantedBug, Report, RunPlan, run, run_with_bug, shrink,
 };
 
 /// Seeds of the fixed set.
@@ -29,25 +29,33 @@ fn run_seed(seed: u64) -> Result<Report, Box<Failure>> {
     run(&RunPlan::from_seed(seed))
 }
 
-/// Whether only runs with streams are made.
-fn only_streams() -> bool {
-    std::env::var_os("STARLING_ONLY_STREAMS").is_some()
+/// Whether a run is to be made.
+fn is_wanted(plan: &RunPlan) -> bool {
+    match std::env::var("STARLING_ONLY").as_deref() {
+        Ok("streams") => !plan.streams.is_empty(),
+        Ok("hostile") => !plan.attacks.is_empty(),
+        _ => true,
+    }
 }
 
-/// Runs all seeds and fails at the end, with every failing seed named and the first one shrunk.
-fn hunt(seeds: impl Iterator<Item = u64>) {
-    let mut sum = Outcomes::default();
+/// Runs all seeds and fails at the end, with every failing seed named and the first one shrunk. Returns the branches
+/// that were taken.
+fn hunt(seeds: impl Iterator<Item = u64>) -> Branches {
+    let (mut sum, mut taken) = (Outcomes::default(), Branches::default());
     let (mut runs, mut stream_runs) = (0, 0);
     let mut failures = Vec::new();
     for seed in seeds {
         let plan = RunPlan::from_seed(seed);
-        if plan.streams.is_empty() && only_streams() {
+        if !is_wanted(&plan) {
             continue;
         }
         runs += 1;
         stream_runs += u64::from(!plan.streams.is_empty());
         match run(&plan) {
-            Ok(Report { outcomes, .. }) => {
+            Ok(Report {
+                outcomes, branches, ..
+            }) => {
+                taken.add(&branches);
                 sum.answered += outcomes.answered;
                 sum.streams_ended += outcomes.streams_ended;
                 sum.streams_failed += outcomes.streams_failed;
@@ -58,7 +66,7 @@ fn hunt(seeds: impl Iterator<Item = u64>) {
     }
     println!("{runs} runs, {stream_runs} of them with streams: {sum:?}");
     let Some(first) = failures.first() else {
-        return;
+        return taken;
     };
     for failure in &failures {
         println!("{}: {}", failure.replay_command(), failure.violation);
@@ -74,7 +82,15 @@ fn hunt(seeds: impl Iterator<Item = u64>) {
 fn fixed_seeds_keep_every_promise() {
     let end = number_from_environment("STARLING_SEEDS").unwrap_or(FIXED_SEEDS);
     println!("seeds: 0 to {end}, fixed");
-    hunt(0..end);
+    let taken = hunt(0..end);
+    if end == FIXED_SEEDS && std::env::var_os("STARLING_ONLY").is_none() {
+        let untaken = taken.untaken();
+        let attacks = Attack::ALL.map(Attack::name);
+        assert!(
+            !attacks.iter().any(|it| untaken.contains(it)),
+            "{untaken:?}"
+        );
+    }
 }
 
 #[test]
@@ -83,7 +99,7 @@ fn fresh_seeds_keep_every_promise() {
     let start = RandomState::new().hash_one(0u8) >> 16;
     let end = start + number_from_environment("STARLING_FRESH_SEEDS").unwrap_or(FRESH_SEEDS);
     println!("seeds: {start} to {end}, fresh");
-    hunt(start..end);
+    let _ = hunt(start..end);
 }
 
 #[test]

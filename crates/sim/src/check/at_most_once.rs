@@ -14,6 +14,10 @@ use super::Violation;
 #[derive(Debug, Default)]
 pub struct AtMostOnce {
     counts: HashMap<u64, Count>,
+    /// The slots that requests were sent for, with their numbers, by key.
+    in_slots: HashMap<u64, (u64, u64)>,
+    /// The number that ran last in each of these slots.
+    last: HashMap<u64, u64>,
 }
 
 #[derive(Debug, Default)]
@@ -26,6 +30,12 @@ impl AtMostOnce {
     /// A request with this key was handed to the protocol.
     pub fn issued(&mut self, key: u64) {
         self.counts.entry(key).or_default().issued += 1;
+    }
+
+    /// The same, for request `number` of a slot: none of that slot may run after one with a higher number.
+    pub fn issued_in_slot(&mut self, key: u64, slot: u64, number: u64) {
+        self.issued(key);
+        self.in_slots.insert(key, (slot, number));
     }
 
     /// A handler is run for a request with this key.
@@ -42,6 +52,16 @@ impl AtMostOnce {
                 count.executed, count.issued
             )));
         }
+        let Some(&(slot, number)) = self.in_slots.get(&key) else {
+            return Ok(());
+        };
+        let last = self.last.entry(slot).or_default();
+        if number <= *last {
+            return Err(violation(format!(
+                "request {key:#x} with number {number} ran after number {last} of its slot"
+            )));
+        }
+        *last = number;
         Ok(())
     }
 
@@ -95,6 +115,19 @@ mod tests {
         assert_eq!(log.executed(0), Ok(()));
         assert_eq!(log.executed(0), Ok(()));
         assert!(log.executed(0).is_err());
+    }
+
+    #[test]
+    fn a_request_that_runs_after_a_later_one_of_its_slot_is_found() {
+        let mut log = AtMostOnce::default();
+        for (key, slot, number) in [(1, 7, 1), (2, 7, 2), (3, 8, 1), (4, 7, u64::MAX), (5, 7, 3)] {
+            log.issued_in_slot(key, slot, number);
+        }
+        for key in [2, 3, 4] {
+            assert_eq!(log.executed(key), Ok(()));
+        }
+        assert!(log.executed(1).is_err());
+        assert!(log.executed(5).is_err());
     }
 
     #[test]

@@ -12,6 +12,45 @@ use crate::net::{End, Framing, Origin, Packet, PacketId, Payload};
 use crate::trace::DropCause;
 
 impl Fabric {
+    /// A datagram from outside the fabric arrives at `to` at `at_ns`, past all links and rules.
+    ///
+    /// # Panics
+    /// If datagrams cross as frames and `source` is not an IPv4 address.
+    pub fn inject(&mut self, at_ns: u64, source: SocketAddr, to: HostId, bytes: Vec<u8>) {
+        assert!(
+            self.config.framing.is_none() || source.is_ipv4(),
+            "{source}"
+        );
+        let origin = self.packets.add_unknown(source);
+        self.arrive_at(at_ns, origin, to, bytes);
+    }
+
+    /// A datagram that a host has sent before arrives at `to` now, past all links and rules, as if it came from `from`.
+    pub(crate) fn replay(&mut self, from: HostId, to: HostId, bytes: Vec<u8>) {
+        self.arrive_at(self.now_ns(), Origin::Host(from), to, bytes);
+    }
+
+    /// A datagram of `origin` arrives at `to` at `at_ns`.
+    fn arrive_at(&mut self, at_ns: u64, origin: Origin, to: HostId, mut bytes: Vec<u8>) {
+        let source = self.packets.address(origin);
+        let len = bytes.len() as u32;
+        if let Some(framing) = self.config.framing {
+            framing.wrap(source, to.address(), Ecn::NotCapable, &mut bytes);
+        }
+        let packet = self.packets.put(Packet {
+            origin,
+            to,
+            ecn: Ecn::NotCapable,
+            checksum: None,
+            next: End::Core,
+            tail_ns: at_ns,
+            len,
+            framing: self.config.framing,
+            bytes: Payload::take(&mut bytes),
+        });
+        self.events.push(at_ns, Event::Arrival(packet));
+    }
+
     /// Sends a datagram from `from` to the address `to`; gives it back if there is no room for it
     /// now.
     pub(crate) fn send(
@@ -301,8 +340,9 @@ impl Fabric {
         true
     }
 
-    /// `host` reads the next datagram from its queue: the source, the ECN codepoint and the bytes.
-    pub(crate) fn read(&mut self, host: HostId) -> Option<(Source, Ecn, Payload)> {
+    /// `host` reads the next datagram from its queue: the source, the ECN codepoint, whether that source sent it,
+    /// and the bytes.
+    pub(crate) fn read(&mut self, host: HostId) -> Option<(Source, Ecn, bool, Payload)> {
         let host = &mut self.hosts[host.0 as usize];
         let packet = self.packets.take(host.queue.pop_front()?);
         host.queue_bytes -= packet.bytes.len();
@@ -314,7 +354,8 @@ impl Fabric {
             Some(peer) => Source::Peer(peer),
             None => Source::Unknown(self.packets.address(packet.origin)),
         };
-        Some((source, packet.ecn, packet.bytes))
+        let is_genuine = packet.origin.host().is_some();
+        Some((source, packet.ecn, is_genuine, packet.bytes))
     }
 
     fn drop_packet(&mut self, cause: DropCause, id: PacketId) {

@@ -1,4 +1,4 @@
-use starling_io::Source;
+use starling_io::{Ecn, Source};
 
 use super::*;
 
@@ -209,6 +209,24 @@ fn datagrams_from_and_to_unknown_addresses_do_no_harm() {
     let (source, ..) = fabric.read(right).unwrap();
     assert_eq!(source, Source::Unknown(unknown));
     assert_eq!(fabric.counters().dropped[&DropCause::NoHost], 1);
+}
+
+#[test]
+fn a_forged_datagram_and_a_replay_have_the_source_that_they_claim() {
+    let (mut fabric, left, right) = fabric(FabricConfig::default());
+    fabric.host_mut(right).peers.open(left.address());
+    fabric.inject(0, left.address(), right, vec![1]);
+    turns(&mut fabric);
+    fabric.replay(left, right, vec![2]);
+    turns(&mut fabric);
+    let peer = Source::Peer(starling_io::PeerId(0));
+    for (is_genuine, byte) in [(false, 1), (true, 2)] {
+        let (source, _, genuine, bytes) = fabric.read(right).unwrap();
+        assert_eq!(
+            (source, genuine, &bytes[..]),
+            (peer, is_genuine, &[byte][..])
+        );
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use starling_proto::Stats;
 
-use super::Outcomes;
+use super::{Attack, Outcomes};
 
 /// A branch that the protocol's counters count.
 type Counter = (&'static str, fn(&Stats) -> u64);
@@ -47,6 +47,7 @@ const OUTCOMES: [&str; 3] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Branches {
     counts: [u64; COUNTERS.len() + OUTCOMES.len()],
+    attacks: [u64; Attack::ALL.len()],
 }
 
 impl Branches {
@@ -67,9 +68,16 @@ impl Branches {
         }
     }
 
+    /// Datagrams of an attack were sent.
+    pub(super) fn add_attack(&mut self, attack: Attack) {
+        let index = Attack::ALL.iter().position(|it| *it == attack);
+        self.attacks[index.expect("all are there")] += 1;
+    }
+
     /// Adds the counts of others.
     pub fn add(&mut self, other: &Self) {
-        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+        let counts = self.counts.iter_mut().chain(&mut self.attacks);
+        for (count, more) in counts.zip(other.counts.iter().chain(&other.attacks)) {
             *count += more;
         }
     }
@@ -77,7 +85,8 @@ impl Branches {
     /// Each branch with how often it was taken.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = COUNTERS.iter().map(|(name, _)| *name).chain(OUTCOMES);
-        names.zip(self.counts)
+        let names = names.chain(Attack::ALL.map(Attack::name));
+        names.zip(self.counts.into_iter().chain(self.attacks))
     }
 
     /// The branches that were never taken.

@@ -11,6 +11,7 @@ mod host;
 mod process;
 
 use super::host_set::{BusyWorker, HostSet};
+use super::hostile::HostileRequest;
 use super::{Outcomes, PlantedBug, RunPlan};
 use crate::check::Violation;
 use crate::fabric::{HostId, SharedFabric};
@@ -50,6 +51,11 @@ impl HostSet for Endpoints {
 
     fn hosts_mut(&mut self) -> &mut [Host] {
         &mut self.hosts
+    }
+
+    /// Workers may run the requests of a slot in another order.
+    fn expect_hostile(&mut self, request: &HostileRequest) {
+        self.records.lock().executions.issued(request.key);
     }
 
     fn turn(&mut self, host: HostId) -> Result<Vec<BusyWorker>, Violation> {

@@ -1,5 +1,6 @@
 //! The hosts of a random run, as the run drives them.
 
+use super::hostile::HostileRequest;
 use super::{Branches, CallPlan, Outcomes, StreamPlan};
 use crate::check::{Leftovers, Violation};
 use crate::fabric::HostId;
@@ -87,6 +88,9 @@ pub(super) trait HostSet {
         let attempt = 1;
         host.plan_task(at_ns, PlannedTask::Probe { channel, attempt });
     }
+
+    /// A hostile host sends a request that it may send: it runs at most once.
+    fn expect_hostile(&mut self, request: &HostileRequest);
 
     /// One turn of `host`. Returns workers that began something.
     fn turn(&mut self, host: HostId) -> Result<Vec<BusyWorker>, Violation>;

@@ -6,6 +6,7 @@ mod base_draw;
 mod budget_draw;
 mod coverage;
 mod endpoint_draw;
+mod hostile_draw;
 mod stream_draw;
 mod subset;
 mod topology_draw;
@@ -19,6 +20,8 @@ use crate::check::content::{self, Expected};
 use crate::fabric::{Fabric, FabricConfig, Fault, HostId, Rule};
 use crate::net::{NodeId, Outage, SwitchConfig};
 
+pub use hostile_draw::{Attack, AttackPlan, Position};
+pub(super) use hostile_draw::{MAX_DELAY_US, MAX_RESPONSE};
 pub use stream_draw::{FlowPlan, HandlerReads, StreamPlan};
 pub use subset::Subset;
 
@@ -208,6 +211,10 @@ pub struct RunPlan {
     pub outages: Vec<(usize, Outage)>,
     /// Datagrams from outside the fabric.
     pub injected: Vec<InjectedDatagram>,
+    /// What hostile hosts do. All of it is over by `heal_ns`.
+    pub attacks: Vec<AttackPlan>,
+    /// Hosts beside `hosts` that run no endpoint, but the attacks of peers.
+    pub hostile_hosts: u32,
     /// When all faults are over, ns.
     pub heal_ns: u64,
     /// The servers' limits on sessions, messages or bytes are below what clients may ask for, so
@@ -269,6 +276,8 @@ impl RunPlan {
             host_faults: Vec::new(),
             outages: Vec::new(),
             injected: Vec::new(),
+            attacks: Vec::new(),
+            hostile_hosts: 0,
             heal_ns: MS,
             tight: false,
             recalls: false,
@@ -280,7 +289,8 @@ impl RunPlan {
         }
     }
 
-    /// Puts the hosts on their nodes, and the network's faults into the network.
+    /// Puts the hosts on their nodes, and the network's faults into the network. Hostile hosts come last; they
+    /// share nodes where there are no others.
     pub(super) fn add_hosts(&self, fabric: &mut Fabric) -> Vec<HostId> {
         let mut ids = Vec::new();
         for index in 0..self.hosts.len() {
@@ -290,6 +300,12 @@ impl RunPlan {
                 None => fabric.add_host(),
             });
         }
+        for index in 0..self.hostile_hosts as usize {
+            match self.fabric.topology.nodes {
+                None => fabric.add_host(),
+                Some(_) => fabric.add_host_on(fabric.node_of(ids[index % ids.len()])),
+            };
+        }
         for &(cable, outage) in &self.outages {
             fabric.cut_cable(cable, outage);
         }
@@ -297,6 +313,21 @@ impl RunPlan {
             fabric.add_rule(rule);
         }
         ids
+    }
+
+    /// Whether the server of each channel is a hostile host.
+    pub(super) fn hostile_channels(&self) -> Vec<bool> {
+        let hosts = self.hosts.len() as u32;
+        let is_hostile = |channel: &ChannelPlan| channel.server.0 >= hosts;
+        self.channels.iter().map(is_hostile).collect()
+    }
+
+    /// Whether honest hosts may be told that others were restarted, and drop their sessions. A host on the path that
+    /// sends what it has heard in other names provokes RESETs with the tokens in it, and who has those can end
+    /// sessions.
+    pub(super) fn may_be_reset(&self) -> bool {
+        let reflects = |attack: &AttackPlan| attack.attack == Attack::Reflections;
+        self.attacks.iter().any(reflects)
     }
 
     /// The most that a call asks for.
@@ -317,10 +348,12 @@ impl RunPlan {
             && self.host_faults.is_empty()
             && self.outages.is_empty()
             && self.injected.is_empty()
+            && self.attacks.is_empty()
     }
 
     /// Whether no call has a reason to fail: ample limits, a network that is never slow enough to
-    /// look dead and loses at most a tenth, and hosts that try long enough.
+    /// look dead and loses at most a tenth, and hosts that try long enough. What hostile hosts do is no
+    /// reason: their shares are bounded, and nothing of theirs ends anything of another host's.
     pub fn is_survivable(&self) -> bool {
         let patient = |config: &Config| {
             let tries_ns = 20 * config.rto_max_ns;
@@ -384,6 +417,9 @@ impl RunPlan {
         let bytes = bytes + self.streams.iter().map(StreamPlan::bytes).sum::<u64>();
         let calls = self.calls.len() as u64;
         let calls = calls + self.streams.iter().map(StreamPlan::most_calls).sum::<u64>();
+        let attacks = || self.attacks.iter();
+        let handlers_ns = handlers_ns + attacks().map(AttackPlan::handlers_ns).sum::<u64>();
+        let bytes = bytes + attacks().map(AttackPlan::bytes).sum::<u64>();
         // A call may have to wait for a stream's request to make room.
         let users_ns: u64 = self.streams.iter().map(StreamPlan::users_ns).sum();
         // Assumes 10 Mb/s, and one retransmission timeout for every call.
@@ -479,6 +515,12 @@ impl fmt::Display for RunPlan {
             writeln!(f, "  {} injected datagrams", self.injected.len())?;
         }
         const SHOWN: usize = 12;
+        if !self.attacks.is_empty() {
+            writeln!(f, "  {} hostile hosts beside them", self.hostile_hosts)?;
+        }
+        for attack in &self.attacks {
+            writeln!(f, "  {attack:?}")?;
+        }
         for call in self.calls.iter().take(SHOWN) {
             writeln!(f, "  {call:?}")?;
         }

@@ -124,7 +124,7 @@ pub(super) fn as_new_request(datagram: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     let mut copy = datagram[..first.at + HEADER_BYTES + first.payload.len()].to_vec();
-    let number = first.number + (1 << 32);
+    let number = first.number.checked_add(1 << 32)?;
     copy[first.at + 8..first.at + HEADER_BYTES].copy_from_slice(&number.to_le_bytes());
     Some(copy)
 }

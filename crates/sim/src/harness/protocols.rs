@@ -10,6 +10,7 @@ mod schedule;
 mod sink;
 
 use super::host_set::{BusyWorker, HostSet};
+use super::hostile::HostileRequest;
 use super::{PlantedBug, RunPlan};
 use crate::check::Violation;
 use crate::fabric::{HostId, SharedFabric};
@@ -49,6 +50,11 @@ impl HostSet for Protocols {
 
     fn hosts_mut(&mut self) -> &mut [Host] {
         &mut self.hosts
+    }
+
+    fn expect_hostile(&mut self, request: &HostileRequest) {
+        let &HostileRequest { key, slot, number } = request;
+        self.log.executions.issued_in_slot(key, slot, number);
     }
 
     fn turn(&mut self, host: HostId) -> Result<Vec<BusyWorker>, Violation> {

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::endpoints::Endpoints;
 use super::failure::KEPT_ENTRIES;
 use super::host_set::{BusyWorker, HostSet};
+use super::hostile::Hostile;
 use super::protocols::Protocols;
 use super::{Branches, Failure, HostFaultKind, MS, Outcomes, PlantedBug, RunPlan, SessionClose};
 use crate::check::{Leftovers, Violation, frames, no_overflow};
@@ -80,6 +81,7 @@ enum Timer {
     Fault(usize),
     Restart(HostId),
     Inject(usize),
+    Attack(usize),
     Worker(BusyWorker),
     /// Checks whether the current phase is over.
     Tick,
@@ -101,6 +103,7 @@ struct Simulation<'a, P> {
     plan: &'a RunPlan,
     fabric: SharedFabric,
     host_set: P,
+    hostile: Hostile,
     timers: Vec<Timer>,
     phase: Phase,
     tick_ns: u64,
@@ -112,6 +115,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
             plan,
             fabric: fabric.clone(),
             host_set,
+            hostile: Hostile::new(fabric, plan),
             timers: Vec::new(),
             phase: Phase::Load,
             tick_ns: (plan.heal_ns / 8).max(MS),
@@ -145,6 +149,9 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         for (index, datagram) in self.plan.injected.iter().enumerate() {
             self.set_timer(datagram.at_ns, Timer::Inject(index));
         }
+        for (index, attack) in self.plan.attacks.iter().enumerate() {
+            self.set_timer(attack.at_ns, Timer::Attack(index));
+        }
         self.set_timer(self.plan.heal_ns, Timer::Tick);
     }
 
@@ -153,6 +160,10 @@ impl<'a, P: HostSet> Simulation<'a, P> {
             let step = self.fabric.lock().step();
             match step {
                 None => unreachable!("there is always a tick until the run ends"),
+                Some(Step::Turn(host)) if self.hostile.has(host) => {
+                    self.hostile.turn(host);
+                    self.expect_hostile();
+                }
                 Some(Step::Turn(host)) => {
                     // This check comes before a handler reads a frame that should have been
                     // dropped.
@@ -171,6 +182,13 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         Err(Violation::new("progress", text))
     }
 
+    /// Requests of hostile hosts are on their way.
+    fn expect_hostile(&mut self) {
+        for request in self.hostile.take_requests() {
+            self.host_set.expect_hostile(&request);
+        }
+    }
+
     fn await_workers(&mut self, busy: Vec<BusyWorker>) {
         for busy in busy {
             self.set_timer(busy.until_ns, Timer::Worker(busy));
@@ -187,6 +205,10 @@ impl<'a, P: HostSet> Simulation<'a, P> {
                 let source = "192.0.2.1:9".parse().expect("an address");
                 let mut fabric = self.fabric.lock();
                 fabric.inject(datagram.at_ns, source, datagram.to, datagram.bytes.clone());
+            }
+            Timer::Attack(index) => {
+                self.hostile.strike(&self.plan.attacks[index]);
+                self.expect_hostile();
             }
             Timer::Worker(busy) => {
                 let busy = self.host_set.finish(busy);
@@ -223,7 +245,9 @@ impl<'a, P: HostSet> Simulation<'a, P> {
             Phase::Load if quiet && now_ns > self.plan.heal_ns => {
                 self.host_set.outcomes()?;
                 for (channel, plan) in self.plan.channels.iter().enumerate() {
-                    self.host_set.probe(plan.client, channel, now_ns);
+                    if !self.hostile.has(plan.server) {
+                        self.host_set.probe(plan.client, channel, now_ns);
+                    }
                 }
                 self.phase = Phase::Probe;
             }
@@ -274,6 +298,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         }
         let mut branches = self.host_set.branches();
         branches.add_outcomes(&outcomes);
+        branches.add(self.hostile.branches());
         Ok((outcomes, branches))
     }
 

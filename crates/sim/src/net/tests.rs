@@ -84,7 +84,7 @@ fn an_incast_fills_the_buffer_is_marked_and_loses_what_does_not_fit() {
     assert_eq!(port.most_queued, 5_000);
     assert_eq!(fabric.receive_queue(hosts[0]).0, 5);
     let mut marked = 0;
-    while let Some((_, ecn, _)) = fabric.read(hosts[0]) {
+    while let Some((_, ecn, ..)) = fabric.read(hosts[0]) {
         marked += u64::from(ecn == Ecn::CongestionExperienced);
     }
     assert_eq!(marked, 3);

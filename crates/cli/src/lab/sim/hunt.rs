@@ -33,6 +33,9 @@ pub(super) struct Arguments {
     /// Fails if a branch that a promise depends on was never taken: for hunts of an hour.
     #[arg(long)]
     all_branches: bool,
+    /// Only runs with hostile hosts, which are a tenth of all.
+    #[arg(long)]
+    hostile: bool,
     /// Plants a deliberate bug, to see that a checker finds it: handler-twice, for example.
     #[arg(long, value_name = "BUG", value_parser = super::options::parse_planted_bug)]
     plant: Option<PlantedBug>,
@@ -137,6 +140,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) && Instant::now() < end {
                     let plan = RunPlan::from_seed(next.fetch_add(1, Ordering::Relaxed));
+                    if arguments.hostile && plan.attacks.is_empty() {
+                        continue;
+                    }
                     match run_with_bug(&plan, arguments.plant) {
                         Ok(report) => {
                             let mut sum = sum.lock().expect("no thread panics with it");

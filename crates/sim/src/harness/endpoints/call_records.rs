@@ -39,12 +39,14 @@ pub(super) struct CallRecords {
     struck: bool,
     pub(super) outcomes: Outcomes,
     pub(super) calls: Calls,
-    executions: AtMostOnce,
+    pub(super) executions: AtMostOnce,
     pub(super) streams: Streams,
     stream_records: BTreeMap<StreamId, StreamRecord>,
     /// The calls of streams, with the hosts that made them.
     stream_calls: BTreeMap<Tag, HostId>,
     open: HashMap<Tag, Open>,
+    /// Whether the server of each channel is hostile.
+    hostile: Vec<bool>,
     /// The channels that handlers of requests, by key, call on before they answer.
     relays: HashMap<u64, usize>,
     next_tag: Tag,
@@ -92,6 +94,7 @@ impl CallRecords {
             stream_records: BTreeMap::new(),
             stream_calls: BTreeMap::new(),
             open: HashMap::new(),
+            hostile: plan.hostile_channels(),
             relays: HashMap::new(),
             next_tag: 1,
             heal_ns: plan.heal_ns,
@@ -99,7 +102,8 @@ impl CallRecords {
             forgetting_ns: plan.forgetting_ns(),
             most: plan.most(),
             distrusts_content: plan.corrupts(),
-            survivable: plan.is_survivable(),
+            // Of a status its code is looked at, not the reason behind it.
+            survivable: plan.is_survivable() && !plan.may_be_reset(),
             tight: plan.tight,
             steady: faults.is_empty(),
             steady_clocks: !faults.iter().any(|fault| clock(fault.kind)),
@@ -168,11 +172,11 @@ impl CallRecords {
         // This text is in the hashes of recorded runs, so it keeps its first wording.
         self.record(host, "call rejected: tag", tag, 0);
         self.outcomes.not_made += 1;
-        if self.survivable {
+        let open = self.end(tag)?;
+        if self.survivable && !self.hostile[open.channel] {
             let text = format!("call {tag} was not made, without a reason in this run");
             return Err(Violation::new("no failure without a cause", text));
         }
-        let open = self.end(tag)?;
         self.executions.promised_not_to_run(open.expected.key)
     }
 
@@ -233,7 +237,7 @@ impl CallRecords {
             Ok(body) => {
                 self.record(host, "answered: tag, bytes", tag, body.len() as u64);
                 self.outcomes.answered += 1;
-                if self.distrusts_content {
+                if self.distrusts_content || self.hostile[open.channel] {
                     return Ok(());
                 }
                 self.executions.must_have_run(open.expected.key)?;
@@ -259,7 +263,7 @@ impl CallRecords {
         open: &Open,
         status: &Status,
     ) -> Result<(), Violation> {
-        if self.distrusts_content {
+        if self.distrusts_content || self.hostile[open.channel] {
             return Ok(());
         }
         let clock_ns = self.fabric.lock().host_now_ns(host);

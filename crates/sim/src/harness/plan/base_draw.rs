@@ -20,6 +20,13 @@ pub(super) const MAX_CHANNELS: u64 = 12;
 impl RunPlan {
     /// The plan that `seed` stands for.
     pub fn from_seed(seed: u64) -> Self {
+        let mut plan = Self::from_seed_before_hostile_hosts(seed);
+        plan.draw_attacks();
+        plan
+    }
+
+    /// The plan that `seed` stood for before there were hostile hosts.
+    pub fn from_seed_before_hostile_hosts(seed: u64) -> Self {
         let mut plan = Self::from_seed_before_budgets(seed);
         plan.draw_budgets();
         plan
@@ -73,6 +80,8 @@ impl RunPlan {
             host_faults: Vec::new(),
             outages,
             injected: Vec::new(),
+            attacks: Vec::new(),
+            hostile_hosts: 0,
             heal_ns,
             tight,
             recalls: false,

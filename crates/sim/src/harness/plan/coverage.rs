@@ -55,6 +55,10 @@ impl RunPlan {
             add(&format!("fault: {name}"), 1);
         }
         add("fault: injected datagram", self.injected.len());
+        add("hosts: hostile", self.hostile_hosts as usize);
+        for attack in &self.attacks {
+            add(attack.attack.name(), 1);
+        }
     }
 
     fn cover_network(&self, add: &mut dyn FnMut(&str, usize)) {
@@ -165,6 +169,7 @@ fn host_kind(kind: HostFaultKind) -> &'static str {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::Attack;
     use super::*;
 
     /// A few thousand seeds draw every feature.
@@ -239,7 +244,7 @@ mod tests {
             "streams: with large items",
             "fault: drain and restart",
         ];
-        for kind in expected {
+        for kind in expected.into_iter().chain(Attack::ALL.map(Attack::name)) {
             let count = counts.get(kind).copied().unwrap_or(0);
             assert!(count >= 10, "{kind}: {count} times in 3000 runs");
         }

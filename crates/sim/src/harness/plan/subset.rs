@@ -7,8 +7,8 @@ use std::str::FromStr;
 use super::RunPlan;
 
 /// The lists that a plan is shrunk by, by name.
-const LISTS: [&str; 7] = [
-    "rules", "hosts", "cables", "injected", "calls", "streams", "closes",
+const LISTS: [&str; 8] = [
+    "rules", "hosts", "cables", "injected", "calls", "streams", "closes", "attacks",
 ];
 
 /// The text of an empty subset.
@@ -91,7 +91,16 @@ impl Subset {
                 .collect();
         }
         let mut rest = plan.clone();
-        let [rules, hosts, cables, injected, calls, streams, closes] = &self.places;
+        let [
+            rules,
+            hosts,
+            cables,
+            injected,
+            calls,
+            streams,
+            closes,
+            attacks,
+        ] = &self.places;
         take(&mut rest.rules, rules);
         take(&mut rest.host_faults, hosts);
         take(&mut rest.outages, cables);
@@ -99,6 +108,7 @@ impl Subset {
         take(&mut rest.calls, calls);
         take(&mut rest.streams, streams);
         take(&mut rest.closes, closes);
+        take(&mut rest.attacks, attacks);
         rest.subset = Some(self.clone());
         rest
     }
@@ -114,6 +124,7 @@ fn lens(plan: &RunPlan) -> [usize; LISTS.len()] {
         plan.calls.len(),
         plan.streams.len(),
         plan.closes.len(),
+        plan.attacks.len(),
     ]
 }
 

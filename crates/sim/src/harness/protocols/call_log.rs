@@ -47,10 +47,15 @@ pub(super) struct CallLog {
     pub(super) outcomes: Outcomes,
     pub(super) calls: Calls,
     buffers: Buffers,
-    executions: AtMostOnce,
-    expected: HashMap<Tag, Expected>,
+    pub(super) executions: AtMostOnce,
+    /// What was asked, and whether a hostile host was asked.
+    expected: HashMap<Tag, (Expected, bool)>,
+    /// Whether the server of each channel is hostile.
+    hostile: Vec<bool>,
     /// The channels that handlers of requests, by key, call on before they answer.
     relays: HashMap<u64, usize>,
+    /// There are hostile hosts.
+    pub(super) attacked: bool,
     next_tag: Tag,
     heal_ns: u64,
     bound_ns: u64,
@@ -60,6 +65,8 @@ pub(super) struct CallLog {
     most: ResponseLimits,
     /// A call has no reason to fail.
     survivable: bool,
+    /// See [`RunPlan::may_be_reset`].
+    may_be_reset: bool,
 }
 
 impl CallLog {
@@ -77,13 +84,16 @@ impl CallLog {
             buffers: Buffers::default(),
             executions: AtMostOnce::default(),
             expected: HashMap::new(),
+            hostile: plan.hostile_channels(),
             relays: HashMap::new(),
+            attacked: !plan.attacks.is_empty(),
             next_tag: 1,
             heal_ns: plan.heal_ns,
             bound_ns: plan.bound_ns(),
             distrusts_content: plan.corrupts(),
             most: plan.most(),
             survivable: plan.is_survivable(),
+            may_be_reset: plan.may_be_reset(),
         }
     }
 
@@ -102,14 +112,22 @@ impl CallLog {
     }
 
     /// A request is about to be handed to the protocol.
-    pub(super) fn issue(&mut self, host: HostId, tag: Tag, expected: Expected, message: &Msgbuf) {
+    pub(super) fn issue(
+        &mut self,
+        host: HostId,
+        channel: usize,
+        tag: Tag,
+        expected: Expected,
+        message: &Msgbuf,
+    ) {
         self.record(host, "calls: tag, bytes", tag, message.len() as u64);
         let now_ns = self.now_ns();
         let deadline_ns = now_ns.max(self.heal_ns) + self.bound_ns;
         self.calls.issued(tag, now_ns, deadline_ns);
         self.buffers.lent(tag, message.head(), message.tail());
         self.executions.issued(expected.key);
-        self.expected.insert(tag, expected);
+        let is_hostile = self.hostile[channel];
+        self.expected.insert(tag, (expected, is_hostile));
     }
 
     /// The handler of this request will call on `channel` before it answers.
@@ -138,10 +156,10 @@ impl CallLog {
             let text = format!("the session of call {tag} ended without an event");
             return Err(Violation::new("nothing stays stuck", text));
         }
-        if self.survivable {
+        let (expected, is_hostile) = self.end(tag, Some(message))?;
+        if self.survivable && !is_hostile {
             return Err(unexpected_error("a call", &reason));
         }
-        let expected = self.end(tag, Some(message))?;
         self.executions.promised_not_to_run(expected.key)
     }
 
@@ -174,8 +192,8 @@ impl CallLog {
     ) -> Result<(), Violation> {
         self.record(host, "answered: tag, bytes", tag, body.len() as u64);
         self.outcomes.answered += 1;
-        let expected = self.end(tag, None)?;
-        if self.distrusts_content {
+        let (expected, is_hostile) = self.end(tag, None)?;
+        if self.distrusts_content || is_hostile {
             return Ok(());
         }
         self.executions.must_have_run(expected.key)?;
@@ -197,8 +215,12 @@ impl CallLog {
         let is = |rejection| u64::from(error == RequestError::Rejected(rejection));
         self.outcomes.expired += is(Rejection::ResponseExpired);
         self.outcomes.out_of_memory += is(Rejection::NoMemory);
-        let expected = self.end(tag, Some(request))?;
-        if self.survivable && error != RequestError::Session(SessionError::Closed) {
+        let (expected, is_hostile) = self.end(tag, Some(request))?;
+        let explained = match error {
+            RequestError::Session(error) => self.ends_sessions(error),
+            _ => false,
+        };
+        if self.survivable && !is_hostile && !explained {
             return Err(unexpected_error("a call", &error));
         }
         if self.distrusts_content {
@@ -226,14 +248,25 @@ impl CallLog {
     pub(super) fn session_ended(
         &mut self,
         host: HostId,
+        channel: Option<usize>,
         session: SessionId,
         error: SessionError,
     ) -> Result<(), Violation> {
         self.record(host, "session ended", u64::from(session.to_wire()), 0);
-        if self.survivable && error != SessionError::Closed {
+        let is_hostile = channel.is_some_and(|channel| self.hostile[channel]);
+        if self.survivable && !is_hostile && !self.ends_sessions(error) {
             return Err(unexpected_error("a session", &error));
         }
         Ok(())
+    }
+
+    /// Whether sessions may end for that reason in any run.
+    fn ends_sessions(&self, error: SessionError) -> bool {
+        match error {
+            SessionError::Closed => true,
+            SessionError::PeerRestarted | SessionError::PeerDropped => self.may_be_reset,
+            _ => false,
+        }
     }
 
     /// The caller gave up and has its buffer back.
@@ -261,7 +294,7 @@ impl CallLog {
         self.buffers.check_all_returned()
     }
 
-    fn end(&mut self, tag: Tag, request: Option<&Msgbuf>) -> Result<Expected, Violation> {
+    fn end(&mut self, tag: Tag, request: Option<&Msgbuf>) -> Result<(Expected, bool), Violation> {
         self.calls.ended(tag, self.now_ns())?;
         if !self.bug_triggers(PlantedBug::LeakedBuffer) {
             match request {

@@ -99,7 +99,7 @@ impl Host {
         let (mut bytes, expected) = content::request(wanted, plan.request_len as usize);
         let tail = bytes.split_off(bytes.len() - plan.tail_len as usize);
         let message = Msgbuf::from_parts(bytes, Some(tail.into()));
-        log.issue(self.id, tag, expected, &message);
+        log.issue(self.id, plan.channel, tag, expected, &message);
         if let Some(channel) = plan.via {
             log.plan_relay(expected, channel);
         }

@@ -2,7 +2,7 @@
 //! events.
 
 use starling_io::{Clock, Ecn, IoEvent, PacketIo, PacketRx, PeerGone};
-use starling_proto::{Body, Event, Incoming, PeerId, RequestError, RequestId, Source};
+use starling_proto::{Body, Event, Incoming, PeerId, Protocol, RequestError, RequestId, Source};
 
 use super::{BURSTS_A_TURN, Host, MAX_PROBES, key_of, respond, sink, unhealed};
 use crate::check::{Tag, Violation};
@@ -105,7 +105,15 @@ impl Host {
                 return Ok(());
             };
             match incoming {
-                Incoming::Request { id, ext, body, .. } => {
+                Incoming::Request {
+                    id,
+                    peer,
+                    ext,
+                    body,
+                } => {
+                    if log.attacked {
+                        in_own_session(&process.protocol, now, id, peer)?;
+                    }
                     self.handle_request(id, ext, body, log)?;
                 }
                 Incoming::Response { tag, ext, body, .. } => {
@@ -206,7 +214,10 @@ impl Host {
                     if log.bug_triggers(PlantedBug::SilentEnd) {
                         continue;
                     }
-                    log.session_ended(self.id, session, error)?;
+                    let mut open = process.sessions.iter();
+                    let channel = open.find(|(_, open)| **open == session);
+                    let channel = channel.map(|(channel, _)| *channel);
+                    log.session_ended(self.id, channel, session, error)?;
                     process.sessions.retain(|_, open| *open != session);
                 }
                 Event::RequestFailed {
@@ -251,4 +262,21 @@ impl Host {
         }
         Ok(())
     }
+}
+
+/// Fails if a request is taken in the session of another peer than its sender.
+fn in_own_session(
+    protocol: &Protocol,
+    now: u64,
+    id: RequestId,
+    sender: PeerId,
+) -> Result<(), Violation> {
+    let place = id.session().index();
+    let page = protocol.server_sessions(now, place, 1);
+    let owner = page.sessions.first().map(|session| session.peer);
+    if owner == Some(sender) {
+        return Ok(());
+    }
+    let text = format!("a request of peer {sender:?} is taken in a session of {owner:?}");
+    Err(Violation::new("sessions", text))
 }
