@@ -12,7 +12,7 @@ use super::session::State;
 use super::{Client, ClientSession};
 use crate::shared::Shared;
 use crate::sink::push_rare;
-use crate::wire::{Frame, Header, Kind};
+use crate::wire::{Frame, Header, Kind, Token};
 use crate::{Event, FrameSink, PeerId, SessionId};
 
 /// Peers whose DRAINs one turn answers, at most: for each one, the sessions are searched. A server repeats what
@@ -20,11 +20,14 @@ use crate::{Event, FrameSink, PeerId, SessionId};
 const ANSWERED: usize = 16;
 
 impl Client {
-    /// A server says that it shuts down.
+    /// A server says that it shuts down. It names itself: the word of a former incarnation may come late, when the
+    /// present one has accepted the session that it is about.
     pub(crate) fn handle_drain(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
         let id = SessionId::from_wire(frame.header.session);
-        let is_ours =
-            |session: &&ClientSession| session.peer == peer && session.state == State::Open;
+        let sender = Token::from_wire(frame.header.number).map(Token::preamble);
+        let is_ours = |session: &&ClientSession| {
+            session.peer == peer && session.state == State::Open && sender == Some(session.preamble)
+        };
         if self.sessions.get(id).filter(is_ours).is_none() {
             shared.stats.frames_stale += 1;
             return;

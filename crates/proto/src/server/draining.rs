@@ -21,7 +21,9 @@ impl Server {
             if entry.has_left {
                 continue;
             }
-            let head = Header::control(Kind::Drain, *remote).to_bytes(0);
+            let mut header = Header::control(Kind::Drain, *remote);
+            header.number = shared.own_token_for(peer, sink).to_wire();
+            let head = header.to_bytes(0);
             if push_rare(sink, peer, &token.preamble(), &head, &[], &[]) == Err(SinkError::Full) {
                 self.drain_announced_to = peer.0;
                 shared.stats.sink_full += 1;

@@ -109,6 +109,43 @@ fn clients_are_told_at_once_and_make_no_new_requests() {
     );
 }
 
+/// The session's ACCEPT is lost, its server shuts down and is started again, and the next incarnation accepts the
+/// same session. The word of the former one comes then.
+#[test]
+fn a_late_word_of_a_former_incarnation_is_not_the_present_ones() {
+    let mut net = Net::pair();
+    let mut answers = 0;
+    net.fate = Box::new(move |_, from, _| {
+        answers += usize::from(from == 1);
+        usize::from(from == 0 || answers == 1)
+    });
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 1));
+    drain(&mut net);
+    net.run_ms(1);
+    const DRAIN: u8 = 20;
+    let is_drain = |(from, datagram): &&(usize, Vec<u8>)| *from == 1 && datagram[8] == DRAIN;
+    let late = net
+        .log
+        .iter()
+        .rfind(is_drain)
+        .expect("it is sent")
+        .1
+        .clone();
+
+    net.restart(1, Config::default());
+    net.fate = Box::new(|_, _, _| 1);
+    net.run_ms(200);
+    assert_eq!(net.hosts[0].seen, [Seen::Connected(session)]);
+    net.inject(1, 0, late);
+    net.run_ms(1);
+    assert!(request(&mut net, session, Prefix::NONE).is_ok());
+    net.run_ms(1);
+    let answer = Seen::Answer(77, b"wen".to_vec());
+    assert_eq!(net.hosts[0].seen, [Seen::Connected(session), answer]);
+}
+
 #[test]
 fn the_fast_path_makes_no_new_requests_either() {
     let mut net = Net::pair();

@@ -146,6 +146,7 @@ impl Client {
             ]);
             let number = match kind {
                 RESET => own | rng.below(4) << 48,
+                DRAIN => own,
                 CREDIT => rng.log_range(0, 100),
                 _ => number,
             };
