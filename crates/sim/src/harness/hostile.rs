@@ -6,9 +6,9 @@
 //!                  ├─ a peer ───────▶ a host of the fabric, with sessions ─▶ link ─▶ ...
 //!                  └─ on the path ──▶ recorded datagrams ──────────────────▶ receive queue of an honest host
 //! ```
-//! All checkers go on for the honest hosts. A request that a hostile peer sends in a session of its own may run once, and
-//! not after a later one of its slot; its content names session, slot and number. A request that is forged has a
-//! key that was never issued: it must not run.
+//! All checkers go on for the honest hosts. A request that a hostile peer sends in a session of its own may
+//! run once, and not after a later one of its slot; its key is made of session, slot and number. A request
+//! that is forged has a key that was never issued: it must not run.
 
 mod forger;
 mod listener;
