@@ -16,9 +16,10 @@ use starling_io::{
 
 use self::admission::{AdmissionCounts, places};
 use self::connections::{Connection, ConnectionState};
+use crate::address::{ShmAddress, socket_name};
 use crate::closer::{Closer, PeerSocket};
 use crate::config::ShmConfig;
-use crate::handshake::{Abilities, Hello, socket_name};
+use crate::handshake::{Abilities, Hello};
 use crate::heap::MessageHeap;
 use crate::map::{Region, Side, line_ring_bytes};
 use crate::pending::{self, PendingHandshakes};
@@ -295,6 +296,7 @@ impl PacketIo for ShmIo {
     /// event, [`PeerGone::Refused`](starling_io::PeerGone::Refused).
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
         let attempt = format!("open {address}");
+        let address = ShmAddress::parse(address)?.bare;
         let name = socket_name(&attempt, address)?;
         if let Some(number) = self.find_opened(address) {
             // The peer may just have gone, and another device have its name.
@@ -308,7 +310,7 @@ impl PacketIo for ShmIo {
                 Fault::Host,
                 &attempt,
                 format!("there are {} peers already", self.places),
-                "close some, or raise ShmConfig::max_peers or the limit of open files",
+                "close some, or raise ShmConfig::max_peers (shm://NAME?peers=N) or the limit of open files",
             )
         })?;
         let peer_error = |error: Errno, remedy: &str| {
@@ -330,7 +332,7 @@ impl PacketIo for ShmIo {
                 Fault::Peer,
                 &attempt,
                 "another user's process has this name",
-                "run both as one user, or set ShmConfig::allow_other_users at both ends",
+                "run both as one user, or set ShmConfig::allow_other_users (shm://NAME?users=any) at both ends",
             ));
         }
         let ring_bytes = self.config.ring_bytes;

@@ -24,7 +24,7 @@
 //! publishes the first record with a descriptor. A device that does not know of heaps sends zeros
 //! there and ignores what it gets there, so it works with one that does.
 
-use starling_io::{Fault, IoError, PeerRefusal};
+use starling_io::PeerRefusal;
 
 use crate::config::{MAX_DATAGRAM, MIN_DATAGRAM, ShmConfig, valid_ring_bytes};
 use crate::ring::max_datagram_for;
@@ -238,41 +238,6 @@ impl HeapMessage {
     }
 }
 
-/// Checks that `address` is `shm://` and a valid name. It does not check whether a device has that
-/// name.
-///
-/// # Errors
-/// With [`Fault::Caller`]; the text says what is wrong and what to write.
-pub fn check_address(address: &str) -> Result<(), IoError> {
-    socket_name(&format!("parse {address:?}"), address).map(drop)
-}
-
-/// The abstract socket name of an address `shm://name`.
-pub(crate) fn socket_name(attempt: &str, address: &str) -> Result<Vec<u8>, IoError> {
-    let malformed = |problem: &str| {
-        IoError::new(
-            Fault::Caller,
-            attempt,
-            problem,
-            "write shm://name, with a name of 1 to 80 letters, digits, dots, dashes and underscores",
-        )
-    };
-    let name = address
-        .strip_prefix("shm://")
-        .ok_or_else(|| malformed("the address does not begin with shm://"))?;
-    if name.is_empty() {
-        return Err(malformed("the name is empty"));
-    }
-    if name.len() > 80 {
-        return Err(malformed("the name is too long"));
-    }
-    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if !name.bytes().all(fine) {
-        return Err(malformed("the name has a character that is not allowed"));
-    }
-    Ok([b"starling-shm/", name.as_bytes()].concat())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -358,29 +323,6 @@ mod tests {
         assert_eq!(HeapMessage::decode(&message.encode()), Some(message));
         assert_eq!(Answer::decode(&message.encode()), None);
         assert_eq!(HeapMessage::decode(&Answer::Full.encode()), None);
-    }
-
-    #[test]
-    fn malformed_names_are_refused() {
-        let bad = [
-            "",
-            "udp://x",
-            "shm:/x",
-            "shm://",
-            "shm://a b",
-            "shm://a/b",
-            "shm://\0",
-        ];
-        for address in bad {
-            let error = socket_name("open", address).unwrap_err();
-            assert_eq!(error.fault, Fault::Caller, "{address}");
-        }
-        let long = format!("shm://{}", "x".repeat(81));
-        assert!(socket_name("open", &long).is_err());
-        assert_eq!(
-            socket_name("open", "shm://kv-1.a_B").unwrap(),
-            b"starling-shm/kv-1.a_B"
-        );
     }
 
     #[test]

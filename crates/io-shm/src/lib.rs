@@ -35,6 +35,7 @@
 #![allow(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod address;
 mod closer;
 mod config;
 mod device;
@@ -50,8 +51,8 @@ mod sys;
 mod tx;
 mod users;
 
+pub use address::check_address;
 pub use config::ShmConfig;
 pub use device::ShmIo;
-pub use handshake::check_address;
 pub use rx::ShmRx;
 pub use tx::ShmTx;

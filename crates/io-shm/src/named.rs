@@ -2,23 +2,34 @@
 
 use starling_io::{Device, IoError};
 
-use crate::{ShmConfig, ShmIo, check_address};
+use crate::ShmIo;
+use crate::address::ShmAddress;
 
 impl Device for ShmIo {
     const SCHEME: &'static str = "shm";
     const FORM: &'static str = "shm://NAME";
 
     fn check(address: &str) -> Result<(), IoError> {
-        check_address(address)
+        ShmAddress::parse(address).map(drop)
     }
 
     /// A name has one device, whatever `threads` is.
     fn bind(address: &str, _threads: usize) -> Result<Vec<(String, Self)>, IoError> {
-        let device = Self::bind(address, ShmConfig::default())?;
-        Ok(vec![(address.to_owned(), device)])
+        let ShmAddress { bare, settings } = ShmAddress::parse(address)?;
+        let device = Self::bind(bare, settings.config())?;
+        Ok(vec![(bare.to_owned(), device)])
     }
 
-    fn client(_: &str) -> Result<Self, IoError> {
-        Self::client(ShmConfig::default())
+    fn client(address: &str) -> Result<Self, IoError> {
+        Self::client(ShmAddress::parse(address)?.settings.config())
+    }
+
+    /// With the same settings.
+    fn reaches(own: &str, wanted: &str) -> bool {
+        let settings = |address| ShmAddress::parse(address).map(|address| address.settings);
+        match (settings(own), settings(wanted)) {
+            (Ok(own), Ok(wanted)) => own == wanted,
+            _ => false,
+        }
     }
 }

@@ -84,7 +84,9 @@
 //! | address | reaches |
 //! |---|---|
 //! | `udp://host:port` | any host, by the kernel's UDP |
-//! | `shm://name` | a process of this host |
+//! | `shm://name` | a process of this host, of the same user or root's |
+//! | `shm://name?users=any` | the same, of any user: at both ends |
+//! | `shm://name?peers=N&peers_of_one=N` | at a server: room for `N` clients instead of 1,024, and for `N` of one process instead of 512 |
 //! | `xdp://ifname/host:port` | any host, past the kernel's network stack, by the interface `ifname` of this host |
 //! | `xdp://ifname/host:port?queue=N&mode=MODE` | the same, by queue `N` instead of 0, in mode `zero-copy`, `driver` or `generic` instead of the best one that works |
 //! | `xdp://ifname/host:port?frames=N` | the same, with room for `N` received frames instead of 4096, a power of two from 64 to 32768: it locks less memory, or more. Among channels that share a thread, the first one decides |
