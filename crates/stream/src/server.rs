@@ -179,8 +179,12 @@ impl<R> ServerStream<R> {
         self.incoming.discard();
     }
 
-    /// The stream ends at once, without what waits.
+    /// The stream ends at once, without what waits. It ends as its handler did only if nothing waits: items that are
+    /// not sent are an error.
     pub fn abort(&mut self, status: Status) {
+        if !self.outgoing.is_empty() {
+            self.finished = None;
+        }
         self.outgoing.clear();
         self.finish(Err(status));
     }

@@ -213,12 +213,14 @@ impl HostilePeer {
         let (Some(max_message), Some(limits)) = (word(16), word(20)) else {
             return;
         };
+        // Flipped bits may say more.
+        let most_datagram = self.scene.max_datagram as u32;
         let relation = self.relation(by);
         relation.known_by = token;
         if relation.sessions.iter().all(|session| session.id != id) {
             relation.sessions.push(Session {
                 id,
-                fragment: max_datagram.saturating_sub(32).max(1),
+                fragment: max_datagram.clamp(33, most_datagram) - 32,
                 max_message,
                 numbers: vec![0; usize::from(limits as u16).clamp(1, 64)],
             });
