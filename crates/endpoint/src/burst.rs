@@ -246,7 +246,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         if self.shares.is_on() {
             self.shares.set_current(None, now_ns);
             if index == 0 {
-                self.shares.begin_at_once(now_ns);
+                self.shares.begin_immediate(now_ns);
             }
         }
     }

@@ -118,7 +118,7 @@ impl Executor {
         self.take_ready();
         let is_timed = self.turn.len() > STRIDE || shares.is_on();
         let began_ns = if is_timed { clock.now_ns() } else { 0 };
-        shares.begin_at_once(began_ns);
+        shares.begin_immediate(began_ns);
         while let Some(task_waker) = self.turn.pop_front() {
             if let Some(peer) = task_waker.peer
                 && shares.is_on()

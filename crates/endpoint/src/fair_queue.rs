@@ -133,7 +133,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Nothing waits: nobody took time from others, and all begin anew.
-    pub(crate) fn level_out(&mut self) {
+    pub(crate) fn forget_debts(&mut self) {
         debug_assert!(self.is_empty(), "some wait for those who have used more");
         self.hosts.used_ns = self.hosts.used_ns.max(self.most_used_ns + OWED_NS);
     }
@@ -341,7 +341,7 @@ mod tests {
         serve(&mut queue, u64::MAX);
         // When all that waited is served, whoever has used more than others may go on.
         assert!(!admits(&mut queue, 0));
-        queue.level_out();
+        queue.forget_debts();
         assert!(queue.is_empty() && admits(&mut queue, 0));
     }
 

@@ -60,7 +60,7 @@ pub(crate) struct Shares {
     /// When a burst was last slow.
     slow_ns: u64,
     /// Until then, work may run out of turn.
-    at_once_until_ns: u64,
+    immediate_until_ns: u64,
     /// The peer that uses the time since then.
     current: Option<(PeerId, u64)>,
 }
@@ -92,8 +92,8 @@ impl Shares {
     }
 
     /// From now on work may run out of turn, for the time of a slice.
-    pub(crate) fn begin_at_once(&mut self, now_ns: u64) {
-        self.at_once_until_ns = now_ns + SLICE_NS;
+    pub(crate) fn begin_immediate(&mut self, now_ns: u64) {
+        self.immediate_until_ns = now_ns + SLICE_NS;
     }
 
     /// From now on this peer uses the time.
@@ -113,7 +113,7 @@ impl Shares {
         origin: impl FnOnce() -> Origin,
     ) -> bool {
         self.set_current(Some(peer), now_ns);
-        now_ns < self.at_once_until_ns && self.queue.admits(peer, origin)
+        now_ns < self.immediate_until_ns && self.queue.admits(peer, origin)
     }
 
     pub(crate) fn push(&mut self, peer: PeerId, origin: impl FnOnce() -> Origin, work: Work) {
@@ -146,7 +146,7 @@ impl Shares {
         if !self.queue.is_empty() {
             return;
         }
-        self.queue.level_out();
+        self.queue.forget_debts();
         if now_ns.saturating_sub(self.slow_ns) >= SHARED_FOR_NS {
             self.is_on = false;
             self.queue.clear();

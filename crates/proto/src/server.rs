@@ -1,6 +1,7 @@
 //! The server side: sessions that others opened to this endpoint.
 //!
-//! A server only answers: it keeps no timers for requests and repeats nothing unless a client asks.
+//! A server only answers: it keeps no timers for requests, and sends no response again unless a client asks. Of its
+//! own it repeats ACCEPT, CREDIT and DRAIN.
 
 mod claimed;
 mod credits;

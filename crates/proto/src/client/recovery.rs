@@ -1,7 +1,7 @@
 //! Loss recovery: what is sent again when an answer does not come, and which parts of a response
 //! are asked for.
 //!
-//! A client repeats, a server never does. A lost response is asked for again here:
+//! A client repeats requests; a server sends no response again of its own. A lost response is asked for again here:
 //!
 //! ```text
 //!  timeout of a slot ──▶ handle_request_timer ──▶ retransmit

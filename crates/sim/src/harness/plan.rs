@@ -323,8 +323,8 @@ impl RunPlan {
     }
 
     /// Whether honest hosts may be told that others were restarted, and drop their sessions. A host on the path that
-    /// sends what it has heard in other names provokes RESETs with the tokens in it, and who has those can end
-    /// sessions.
+    /// sends what it has heard in other names provokes RESETs with the tokens in it, and a host that has those can
+    /// end sessions.
     pub(super) fn may_be_reset(&self) -> bool {
         let reflects = |attack: &AttackPlan| attack.attack == Attack::Reflections;
         self.attacks.iter().any(reflects)

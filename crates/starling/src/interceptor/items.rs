@@ -65,7 +65,7 @@ impl InterceptedItem {
     /// Has the message wait for a future before it goes on, and with it those behind it. An error ends the
     /// stream.
     ///
-    /// Who sends waits as well: `send` ends when the message has gone on. A `send` that is dropped before may
+    /// The sender waits as well: `send` ends when the message has gone on. A `send` that is dropped before may
     /// or may not have sent the message.
     pub fn wait_for(&mut self, future: impl Future<Output = Result<(), Status>> + Send + 'static) {
         let before = self.wait.take();

@@ -86,7 +86,8 @@ impl ByteAccount {
         }
     }
 
-    /// Counts bytes beyond the windows. Without a client, who may have as many as are free, all is one's.
+    /// Counts bytes beyond the windows. A client may have as many as are free. Without
+    /// one there is no share.
     /// None: there is no room.
     pub(crate) fn hold(self: &Arc<Self>, client: Option<u64>, bytes: usize) -> Option<HeldBytes> {
         let Sums { clients, all } = &mut *self.sums.lock();

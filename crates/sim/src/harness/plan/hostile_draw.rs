@@ -29,7 +29,7 @@ pub enum Position {
     /// A peer: it has sessions, opened as any client opens them, and keeps to none of the rules in them.
     Peer,
     /// On the path: it sends again what others have sent. It makes no datagrams of its own under the tokens that it
-    /// sees: against one who does, nothing holds.
+    /// sees: no promise holds against a host that does.
     OnPath,
 }
 
