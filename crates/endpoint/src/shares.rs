@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use starling_io::{Clock, Origin, PacketIo, PacketTx};
+use starling_io::{Clock, Mark, Origin, PacketIo, PacketTx};
 use starling_proto::{Msgbuf, PeerId, RequestId};
 
 use crate::convert::io_peer;
@@ -32,8 +32,9 @@ use crate::room::Holding;
 pub(crate) const SLICE_NS: u64 = 50_000;
 /// Futures are slow that take longer than this on average.
 const SLOW_NS: u64 = 2_500;
-/// Time is shared until no burst was slow for so long.
-const SHARED_FOR_NS: u64 = 1_000_000_000;
+/// Time is shared until no burst was slow for so long. While it is, a fast request costs some 100 ns more: a slow
+/// one now and then is not to have all others pay for it.
+const SHARED_FOR_NS: u64 = 20_000_000;
 
 /// A request whose handler waits for its peer's turn.
 #[derive(Debug)]
@@ -176,6 +177,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
     ) {
         let began_ns = self.clock.now_ns();
         if (self.shares).admits(peer, began_ns, || tx.origin(io_peer(peer))) {
+            self.clock.mark(Mark::Taken);
             self.handle_request(tx, id, peer, ext, bytes);
             let now_ns = self.clock.now_ns();
             return self.shares.record_cost(peer, began_ns, now_ns);
@@ -212,6 +214,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         self.core.pending.release(holding);
         if self.core.proto.is_wanted(id) {
             let bytes = PayloadBytes::Reassembled(&mut message);
+            self.clock.mark(Mark::Taken);
             self.handle_request(tx, id, peer, ext, bytes);
         } else {
             self.core.stats.cancelled_in_queue += 1;
