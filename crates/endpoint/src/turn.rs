@@ -218,9 +218,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     #[cold]
     fn handle_shared(&mut self) -> Result<usize, IoError> {
         let tx = self.io.split().1;
-        // What the burst was answered leaves before others run.
-        tx.flush()?;
         let parts = &mut self.parts;
+        if !parts.shares.is_empty() {
+            // What the burst was answered leaves before others run.
+            parts.clock.mark(Mark::Sending);
+            tx.flush()?;
+            parts.clock.mark(Mark::Sent);
+        }
         parts.core.local.set_turn(parts.core.now_ns);
         let mut now_ns = parts.clock.now_ns();
         let until_ns = now_ns + SLICE_NS;
