@@ -11,6 +11,7 @@ mod recorded;
 #[cfg(test)]
 mod rules;
 mod run;
+mod sanitize;
 mod soak;
 mod test;
 #[cfg(test)]
@@ -41,6 +42,9 @@ Commands:
   planted [--only PATTERN] [--minutes N] [--by tests|hunt]
           Plants the bugs of xtask/planted in a copy of the protocol, one at a time, and looks whether
           its tests or a hunt find each.
+  sanitize [--only miri|address|thread]
+          Tests under tools that see undefined behaviour: miri, AddressSanitizer, ThreadSanitizer. What
+          a host does not have is skipped by name. It takes an hour.
   soak [--minutes N | --hours N] [--seed S]
           Callers of all kinds share an endpoint while their threads are preempted at random: finds
           lost wake-ups. `test` runs it for some seconds. Beside them, a hunt, and the planted bugs.
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         ["instructions"] => instructions::run(),
         ["instructions", "--calls"] => instructions::run_calls(),
         ["planted", ref options @ ..] => planted::run(options),
+        ["sanitize", ref options @ ..] => sanitize::run(options),
         ["soak", ref options @ ..] => soak::run(options),
         ["test"] => test::run(),
         ["help" | "--help" | "-h"] => {

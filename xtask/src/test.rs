@@ -22,7 +22,7 @@ const MODELS: [(&str, &str); 5] = [
 
 /// The counts of all tests so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Tally {
+pub(crate) struct Tally {
     passed: u64,
     failed: u64,
     skipped: u64,
@@ -43,7 +43,7 @@ impl fmt::Display for Tally {
 }
 
 impl Tally {
-    fn count(&mut self, name: &str, success: bool) {
+    pub(crate) fn count(&mut self, name: &str, success: bool) {
         if success {
             self.passed += 1;
         } else {
@@ -53,8 +53,14 @@ impl Tally {
         }
     }
 
+    /// Counts something that cannot be done here, and says why.
+    pub(crate) fn skip(&mut self, name: &str, needs: &str) {
+        println!("skipped: {name} needs {needs}");
+        self.skipped += 1;
+    }
+
     /// Runs `cargo test` with these arguments and counts its tests one by one.
-    fn cargo_test(&mut self, command: &mut std::process::Command) {
+    pub(crate) fn cargo_test(&mut self, command: &mut std::process::Command) {
         let mut lines = TestOutput::default();
         let success = succeeds_with_lines(command, |line| {
             if lines.take(line) {
@@ -69,6 +75,19 @@ impl Tally {
         if !success && found.failed == 0 {
             // It did not compile, or a test took its process down.
             self.count("cargo test", false);
+        }
+    }
+
+    /// Says what has failed, and the counts.
+    pub(crate) fn end(&self, begin: Instant) -> ExitCode {
+        eprintln!("\n{} seconds", begin.elapsed().as_secs());
+        for name in &self.failures {
+            println!("FAILED: {name}");
+        }
+        println!("{self}");
+        match self.failed {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
         }
     }
 }
@@ -182,16 +201,7 @@ pub(crate) fn run() -> ExitCode {
         outcome => tally.count("instructions", outcome == instructions::Outcome::Passed),
     }
     release(&mut tally);
-    eprintln!("\n{} seconds", begin.elapsed().as_secs());
-    for name in &tally.failures {
-        println!("FAILED: {name}");
-    }
-    println!("{tally}");
-    if tally.failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    tally.end(begin)
 }
 
 /// The models of a package.
