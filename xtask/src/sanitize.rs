@@ -29,7 +29,7 @@ const MIRI: [(&str, &[&str]); 8] = [
     ("starling-io", &["--skip", "clock"]),
     ("starling-io-shm", &["handshake"]),
     ("starling-io-udp", &["staging", "well_formed", "sys::addr"]),
-    ("starling-io-xdp", &["netlink"]),
+    ("starling-io-xdp", &["any_bytes", "a_vlan"]),
     ("starling-msgbuf", &[]),
     ("starling-prefetch", &[]),
     ("starling-stream", &[]),
