@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use common::{PREAMBLE, bind, receive, receive_burst};
@@ -32,16 +33,24 @@ fn ping_pong(mut client: End<'_>, mut server: End<'_>, count: usize) {
     }
 }
 
-/// Connected sockets on the device's port.
+/// Connected sockets on the device's address. Another test's device may have the same port of another address.
 fn connected_sockets_of(device: &UdpIo) -> usize {
-    let port = format!(":{:04X}", device.local_socket_address().port());
-    let table = |name| std::fs::read_to_string(format!("/proc/self/net/{name}")).expect("procfs");
-    let rows = table("udp") + &table("udp6");
+    let address = device.local_socket_address();
+    let (table, octets) = match address.ip() {
+        IpAddr::V4(ip) => ("/proc/self/net/udp", ip.octets().to_vec()),
+        IpAddr::V6(ip) => ("/proc/self/net/udp6", ip.octets().to_vec()),
+    };
+    // The kernel prints an address as words of 32 bits in the machine's byte order.
+    let words = octets.chunks_exact(4);
+    let words = words.map(|word| u32::from_ne_bytes(word.try_into().expect("four bytes")));
+    let mut local: String = words.map(|word| format!("{word:08X}")).collect();
+    local += &format!(":{:04X}", address.port());
     // Columns: number, local address, remote address, state, where 01 is connected.
     let is_connected = |row: &&str| {
         let columns: Vec<_> = row.split_whitespace().take(4).collect();
-        columns[1].ends_with(&port) && columns[3] == "01"
+        columns[1] == local && columns[3] == "01"
     };
+    let rows = std::fs::read_to_string(table).expect("procfs");
     rows.lines().filter(is_connected).count()
 }
 
