@@ -112,9 +112,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             return Some(self.parts.core.now_ns);
         }
         // A full device may have room again at any time: soon after work it is polled at once.
-        let room_ns = self.parts.core.proto.has_unsent().then(|| {
+        let proto = &self.parts.core.proto;
+        let room_ns = proto.has_unsent().then(|| {
             let busy = self.parts.core.now_ns - self.active_ns < FULL_SPIN_NS;
-            self.parts.core.now_ns + if busy { 0 } else { FULL_SLEEP_NS }
+            let at_once = busy || proto.has_rest();
+            self.parts.core.now_ns + if at_once { 0 } else { FULL_SLEEP_NS }
         });
         let timers = [
             room_ns,

@@ -13,7 +13,7 @@
 //!
 //! | kind | examples | effect |
 //! |---|---|---|
-//! | getters | `stats`, `session_counts`, `is_wanted`, `has_unsent` | none |
+//! | getters | `stats`, `session_counts`, `is_wanted`, `has_unsent`, `has_rest` | none |
 //! | `handle_*` | `handle_datagram`, `handle_peer_gone`, `handle_overdue` | take in what happened |
 //! | mutators | `connect`, `request`, `respond`, `cancel`, `close`, `flush` | do what the caller wants |
 //! | `poll_*` | `poll_incoming`, `poll_event`, `poll_timeout` | give out what the caller must act on |

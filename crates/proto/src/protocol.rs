@@ -477,6 +477,11 @@ impl Protocol {
         self.client.has_unsent() || self.server.has_unsent()
     }
 
+    /// Whether the last [`Protocol::flush`] sent as much as one may, and the next one should come at once.
+    pub fn has_rest(&self) -> bool {
+        self.server.has_rest()
+    }
+
     /// As [`Protocol::poll_timeout`], without regard to frames that wait for room.
     pub fn poll_timer(&self) -> Option<u64> {
         let tick = (!self.shared.peers.is_empty()).then_some(self.next_tick);

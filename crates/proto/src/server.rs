@@ -53,6 +53,8 @@ pub(crate) struct Server {
     credit_return_queue: VecDeque<(SessionId, u8)>,
     /// Sessions that found the sink full.
     blocked: Blocked,
+    /// See [`Server::has_rest`].
+    has_rest: bool,
     /// Requests that are being reassembled, and some that have ended.
     receiving: VecDeque<(SessionId, u8, u64)>,
     /// Responses that are kept for a limited time, ordered by its end. A slot is in it once.
@@ -78,6 +80,7 @@ impl Server {
             idle_check_at: 0,
             credit_return_queue: VecDeque::new(),
             blocked: Blocked::default(),
+            has_rest: false,
             receiving: VecDeque::new(),
             retention_queue: VecDeque::new(),
             draining: false,
@@ -419,6 +422,11 @@ impl Server {
     /// Whether frames found the sink full, or wait for the next flush.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.blocked.is_empty() || !self.credit_return_queue.is_empty()
+    }
+
+    /// Whether the last flush sent as much as one may, and left something that the sink has room for.
+    pub(crate) fn has_rest(&self) -> bool {
+        self.has_rest
     }
 
     /// When the next kept response expires.

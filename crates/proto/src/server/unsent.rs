@@ -24,10 +24,11 @@ impl Server {
     }
 
     /// Sends what waits, of one peer after the other: of each until it has no room, and of all until
-    /// [`FLUSH_BYTES`] are sent. The next flush begins with the next peer.
+    /// [`FLUSH_BYTES`] are sent; see [`Server::has_rest`]. The next flush begins with the next peer.
     #[cold]
     pub(super) fn send_unsent<S: FrameSink>(&mut self, shared: &mut Shared, sink: &mut S) {
         let mut budget = FLUSH_BYTES;
+        self.has_rest = false;
         for _ in 0..self.blocked.peers() {
             if budget == 0 {
                 break;
@@ -43,6 +44,7 @@ impl Server {
             let sessions = &self.sessions;
             (self.blocked).put_back(peer, waiters, |id| sessions.get(id).is_some());
         }
+        self.has_rest = budget == 0 && !self.blocked.is_empty();
     }
 
     /// Sends what waits of one session. False: there was no room for all of it, or `budget` is used up.

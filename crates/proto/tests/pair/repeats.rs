@@ -124,12 +124,12 @@ fn what_clients_ask_for_again_is_sent_in_slices_and_by_turns() {
     let mut flush = || {
         let before = server.wire.room;
         server.protocol.flush(now, &mut server.wire);
-        before - server.wire.room
+        (before - server.wire.room, server.protocol.has_rest())
     };
     // 512 KiB are nine of them. The second client's comes next, before the rest of the first one's.
-    assert_eq!(flush(), 9);
-    assert_eq!(flush(), 8);
-    assert_eq!(flush(), 0);
+    assert_eq!(flush(), (9, true));
+    assert_eq!(flush(), (8, false));
+    assert_eq!(flush(), (0, false));
 }
 
 #[test]
@@ -150,8 +150,25 @@ fn fragments_that_are_too_many_for_a_flush_leave_with_the_next_ones() {
     let mut flush = || {
         let before = server.wire.room;
         server.protocol.flush(now, &mut server.wire);
-        before - server.wire.room
+        (before - server.wire.room, server.protocol.has_rest())
     };
     // 512 KiB are nine fragments.
-    assert_eq!([flush(), flush(), flush(), flush()], [9, 9, 2, 0]);
+    assert_eq!([flush(), flush()], [(9, true), (9, true)]);
+    assert_eq!([flush(), flush()], [(2, false), (0, false)]);
+}
+
+#[test]
+fn what_a_full_device_has_no_room_for_is_no_rest() {
+    let mut net = Net::pair();
+    let number = unacknowledged(&mut net, 50_000);
+    let asked = [
+        &net.preamble(0, 1)[..],
+        &frames(RFR, number, &wants(1, 20), 1),
+    ]
+    .concat();
+    let (now, server) = (net.now, &mut net.hosts[1]);
+    server.wire.room = 5;
+    server.take(now, 0, false, &asked);
+    server.protocol.flush(now, &mut server.wire);
+    assert!(server.protocol.has_unsent() && !server.protocol.has_rest());
 }
