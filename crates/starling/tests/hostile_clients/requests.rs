@@ -124,15 +124,16 @@ impl Hostile for Streams {
     }
 }
 
-/// Sends requests of handlers that hold the thread, many in one datagram, and the next ones when those are
-/// answered: so the thread always has some to run.
+/// Sends requests of handlers that hold the thread, many of each peer in one datagram, and the next ones when
+/// those are answered: so the thread always has some to run.
 pub(crate) struct Slow {
     raws: Vec<Raw>,
     bursts: usize,
-    pace: Pace,
+    /// Of each peer.
+    paces: Vec<Pace>,
 }
 
-/// Requests in a datagram: 30 ms.
+/// Requests of a peer in a datagram: 30 ms.
 const AT_ONCE: usize = 300;
 
 impl Slow {
@@ -140,30 +141,29 @@ impl Slow {
         Self {
             raws: Raw::many(address, PEERS),
             bursts: 0,
-            pace: Pace::default(),
+            paces: (0..PEERS).map(|_| Pace::default()).collect(),
         }
     }
 }
 
 impl Hostile for Slow {
     fn step(&mut self) {
-        for raw in &mut self.raws {
-            raw.keep_sessions(AT_ONCE / SLOTS as usize + 1);
-        }
-        let most = AT_ONCE as u64;
-        let is_allowed = self.pace.allows(most, most, answered(&self.raws));
-        let raw = &mut self.raws[self.bursts % PEERS as usize];
-        if raw.sessions.len() * (SLOTS as usize) < AT_ONCE || !is_allowed {
-            return;
-        }
         let message = message("Scan", &[], &amount(100));
-        for request in 0..AT_ONCE {
-            let (session, slot) = place(request, raw.sessions.len());
-            raw.request(session, slot, 0, &message);
+        for (raw, pace) in self.raws.iter_mut().zip(&mut self.paces) {
+            raw.keep_sessions(AT_ONCE / SLOTS as usize + 1);
+            let has_slots = raw.sessions.len() * SLOTS as usize >= AT_ONCE;
+            let most = AT_ONCE as u64;
+            if !has_slots || !pace.allows(most, most, answered(std::slice::from_ref(raw))) {
+                continue;
+            }
+            for request in 0..AT_ONCE {
+                let (session, slot) = place(request, raw.sessions.len());
+                raw.request(session, slot, 0, &message);
+            }
+            raw.flush();
+            self.bursts += 1;
+            pace.sent(most);
         }
-        raw.flush();
-        self.bursts += 1;
-        self.pace.sent(most);
     }
 
     fn did(&self) -> String {
