@@ -54,7 +54,7 @@ fn a_server_prints_its_counts_at_sigusr1_and_at_its_end() {
 /// has the preamble and the frame header.
 fn datagram_of_unknown_peer(kind: u8) -> [u8; 24] {
     let mut datagram = [0; 24];
-    (datagram[0], datagram[1], datagram[8]) = (0x5a, 2, kind);
+    (datagram[0], datagram[1], datagram[8]) = (0x5a, 3, kind);
     datagram
 }
 

@@ -13,7 +13,7 @@ use starling_netns::inside;
 const KEY: u32 = 0x1234_5678;
 const ITS_TWIN: u32 = KEY ^ 0x8000_0000;
 
-const PREAMBLE: [u8; 8] = [0x5a, 2, 0, 0, 9, 9, 9, 9];
+const PREAMBLE: [u8; 8] = [7, 6, 5, 4, 9, 9, 9, 9];
 
 /// A frame with a key that matches; its number is 8 bytes from byte 8 on.
 fn request(key: u32, number: u64, body: &[u8]) -> Vec<u8> {

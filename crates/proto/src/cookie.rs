@@ -67,7 +67,7 @@ mod tests {
     use crate::PeerId;
 
     fn token(number: u64) -> Token {
-        Token::from_wire(number).expect("a token")
+        Token::from_wire(number << 16).expect("a token")
     }
 
     #[test]

@@ -238,7 +238,8 @@ impl Protocol {
 
     /// The incarnation of a peer: another number after the peer was restarted. Zero: unknown.
     pub fn incarnation(&self, peer: PeerId) -> u64 {
-        self.shared.peers.token(peer).to_wire()
+        let token = self.shared.peers.token(peer);
+        if token.is_none() { 0 } else { token.to_wire() }
     }
 
     /// Handles the frames of a datagram until one of them needs the caller. `None`: all frames are

@@ -9,7 +9,7 @@ use crate::holdings::Holdings;
 use crate::msgbuf_pool::Pool;
 use crate::peer::Peers;
 use crate::sink::push_rare;
-use crate::wire::{Header, Kind, PREAMBLE_BYTES, Reset, Token, TokenKey};
+use crate::wire::{Header, PREAMBLE_BYTES, Reset, Token, TokenKey};
 use crate::{Config, Event, FrameSink, PeerId, SessionId, Source, Stats};
 use starling_msgbuf::Msgbuf;
 
@@ -169,8 +169,7 @@ impl Shared {
         session: u32,
         sink: &mut S,
     ) {
-        let mut header = Header::control(Kind::Reset, session);
-        header.number = reset.to_number();
+        let header = reset.to_header(session);
         match to {
             Source::Peer(peer) => Self::send_alone(sink, peer, Token::NONE, header, &[]),
             Source::Unknown(address) => {

@@ -3,10 +3,12 @@
 //! ```text
 //! datagram = preamble (8 bytes), frame, frame, ...
 //!
-//! preamble   0        1        2        3        4                8
-//!           ┌────────┬────────┬───────────────────────────────────┐
-//!           │ magic  │version │ token                             │
-//!           └────────┴────────┴───────────────────────────────────┘
+//! preamble   0                                                     8
+//!           ┌───────────────────────────────────────────────────────┐
+//!           │ token                                                 │  of a session
+//!           ├────────┬────────┬─────────────────────────────────────┤
+//!           │ magic  │version │ zeros                               │  without a token: of a handshake
+//!           └────────┴────────┴─────────────────────────────────────┘
 //! frame      0        1        2                 4                8                16
 //!           ┌────────┬────────┬─────────────────┬─────────────────┬───────────────┐
 //!           │kind,flg│ slot   │ payload length  │ session         │ request number│ payload...
@@ -41,7 +43,7 @@ pub const HEADER_BYTES: usize = 16;
 /// Bytes that precede the data in the payload of a fragment.
 pub const FRAGMENT_BYTES: usize = 8;
 /// The version of the protocol that this crate speaks.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// The smallest datagram that a path must carry.
 pub const MIN_DATAGRAM: usize = 512;
 /// The largest datagram that one frame can fill: the length of its payload has 16 bits.

@@ -76,14 +76,22 @@ pub(crate) fn frames(datagram: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     })
 }
 
-/// A datagram without frames, under a token.
+/// The preamble of a datagram without a token: magic and version.
+const NO_TOKEN: u64 = 0x035a;
+/// A preamble with fewer bits is no token.
+pub(crate) const LEAST_TOKEN: u64 = 1 << 16;
+
+/// A datagram without frames, under a token or none (0).
 pub(crate) fn begin(token: u64) -> Vec<u8> {
-    (token << 16 | 0x025a).to_le_bytes().to_vec()
+    if token == 0 { NO_TOKEN } else { token }
+        .to_le_bytes()
+        .to_vec()
 }
 
-/// The token of a datagram.
+/// The token of a datagram, 0 if it has none.
 pub(crate) fn token_of(datagram: &[u8]) -> Option<u64> {
-    Some(u64_at(datagram, 0)? >> 16)
+    let preamble = u64_at(datagram, 0)?;
+    Some(if preamble < LEAST_TOKEN { 0 } else { preamble })
 }
 
 /// A frame.

@@ -18,7 +18,7 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
 }
 
 fn own_preamble(uses: u8) -> [u8; PREAMBLE_BYTES] {
-    let token = Token::from_wire(300 + u64::from(uses));
+    let token = Token::from_wire((300 + u64::from(uses)) << 16);
     token.expect("a token").preamble()
 }
 
@@ -28,7 +28,7 @@ fn info(uses: u8) -> SessionInfo {
         handle: SessionHandle::new(id, 0),
         peer: PeerId(uses.into()),
         remote: 100 + u32::from(uses),
-        token: Token::from_wire(200 + u64::from(uses)).expect("a token"),
+        token: Token::from_wire((200 + u64::from(uses)) << 16).expect("a token"),
         own_preamble: own_preamble(uses),
         small_buffer: 300 + u32::from(uses),
     }

@@ -1,7 +1,7 @@
 use super::*;
 
 fn token(number: u64) -> Token {
-    Token::from_wire(number).expect("a token")
+    Token::from_wire(number << 16).expect("a token")
 }
 
 fn info(index: usize, round: u32) -> SessionInfo {

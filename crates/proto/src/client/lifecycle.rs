@@ -185,7 +185,7 @@ impl Client {
             return None;
         }
         shared.stats.resets_searched += 1;
-        let Some(reset) = Reset::from_number(frame.header.number) else {
+        let Some(reset) = Reset::from_header(&frame.header) else {
             shared.stats.frames_malformed += 1;
             return None;
         };

@@ -109,7 +109,10 @@ impl Protocol {
         let reset = if own == token {
             first_session(rest).map(|session| (session, ResetReason::UnknownPeer))
         } else {
-            Some((0, ResetReason::Restarted))
+            // Whatever begins with no frame is not from Starling.
+            split_frame(rest)
+                .is_ok()
+                .then_some((0, ResetReason::Restarted))
         };
         if let Some((session, reason)) = reset {
             let reset = Reset { token, reason };
@@ -121,8 +124,8 @@ impl Protocol {
         })
     }
 
-    /// Tells a client of another version which version this endpoint speaks, in a datagram of the client's version.
-    /// What is read here has the same layout in all versions.
+    /// Tells a client of another version which version this endpoint speaks. What is read and written here has the
+    /// same layout in all versions from 3 on.
     #[cold]
     fn refuse_version<S: FrameSink>(
         &mut self,
@@ -151,7 +154,7 @@ impl Protocol {
             .to_wire();
             let header = Header::control(Kind::Refuse, session);
             let body = Refuse { code, detail }.to_bytes();
-            let to = (source, token.preamble_of(datagram[1]));
+            let to = (source, token.preamble());
             self.shared.answer(now, to, header, &body, sink);
         }
     }

@@ -315,9 +315,7 @@ impl Server {
                 token: shared.own_token_for(peer, sink),
                 reason: ResetReason::ShutDown,
             };
-            let mut header = Header::control(Kind::Reset, 0);
-            header.number = reset.to_number();
-            let head = header.to_bytes(0);
+            let head = reset.to_header(0).to_bytes(0);
             sink.seal(peer);
             if push_rare(sink, peer, &Token::NONE.preamble(), &head, &[], &[])
                 == Err(SinkError::Full)
@@ -345,8 +343,7 @@ impl Server {
             token: shared.own_token_for(peer, sink),
             reason: ResetReason::UnknownSession,
         };
-        let mut header = Header::control(Kind::Reset, frame.header.session);
-        header.number = reset.to_number();
+        let header = reset.to_header(frame.header.session);
         let token = shared.peers.token(peer);
         let to = (Source::Peer(peer), token.preamble());
         if !token.is_none() {

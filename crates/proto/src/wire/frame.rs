@@ -127,7 +127,7 @@ pub enum DatagramError {
     /// Shorter than a preamble and one frame header.
     #[error("datagram of {0} bytes is shorter than a preamble and a frame: its sender has a bug")]
     Truncated(usize),
-    /// The first byte is not Starling's.
+    /// It has no token, and the first byte is not Starling's.
     #[error("datagram starts with {0:#04x}: something else than Starling sends to this address")]
     Magic(u8),
     /// Another version of the protocol.
@@ -137,10 +137,14 @@ pub enum DatagramError {
     )]
     Version(u8),
     /// For an earlier incarnation of this endpoint, or forged.
-    #[error("the datagram is for an earlier incarnation of this endpoint: the sender is told so")]
+    #[error(
+        "the datagram is for an earlier incarnation of this endpoint: its sender has to connect again"
+    )]
     StaleToken,
-    /// Session traffic from an address that has no session here.
-    #[error("datagram from an address without a session: the sender has to connect (again)")]
+    /// From an address that has no session here.
+    #[error(
+        "datagram from an address without a session: the sender has to connect (again), or is not Starling"
+    )]
     UnknownPeer,
 }
 

@@ -1,6 +1,6 @@
 //! Payloads of the frames that the protocol itself reads.
 
-use super::Token;
+use super::{Header, Kind, Token};
 
 /// Declares a fixed-size payload: fields in order, little-endian, no padding.
 macro_rules! body {
@@ -165,8 +165,8 @@ impl ResetReason {
     }
 }
 
-/// The sender does not have a session, an incarnation or a peer. All of this is in the header's
-/// number, so the frame is no larger than the smallest frame that it can answer.
+/// The sender does not have a session, an incarnation or a peer. All of this is in the header, so the frame is
+/// no larger than the smallest frame that it can answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reset {
     /// The token that the offending datagram carried: proof of having seen it.
@@ -175,19 +175,24 @@ pub(crate) struct Reset {
 }
 
 impl Reset {
-    pub(crate) fn to_number(self) -> u64 {
-        self.token.with_upper(self.reason as u64)
+    /// The header of the frame, about a session or none (0).
+    pub(crate) fn to_header(self, session: u32) -> Header {
+        Header {
+            slot: self.reason as u8,
+            number: self.token.to_wire(),
+            ..Header::control(Kind::Reset, session)
+        }
     }
 
-    pub(crate) fn from_number(number: u64) -> Option<Self> {
-        let (token, reason) = Token::split_from(number);
-        let reason = match reason {
+    pub(crate) fn from_header(header: &Header) -> Option<Self> {
+        let reason = match header.slot {
             0 => ResetReason::UnknownSession,
             1 => ResetReason::Restarted,
             2 => ResetReason::UnknownPeer,
             3 => ResetReason::ShutDown,
             _ => return None,
         };
+        let token = Token::from_wire(header.number)?;
         Some(Self { token, reason })
     }
 }
@@ -228,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_fits_the_number_of_its_header() {
+    fn a_reset_fits_its_header() {
         for reason in [
             ResetReason::UnknownSession,
             ResetReason::Restarted,
@@ -239,8 +244,16 @@ mod tests {
                 token: Token::MAX,
                 reason,
             };
-            assert_eq!(Reset::from_number(reset.to_number()), Some(reset));
+            let header = reset.to_header(7);
+            assert_eq!((header.kind, header.session), (Kind::Reset, 7));
+            assert_eq!(Reset::from_header(&header), Some(reset));
+            let unknown = Header { slot: 4, ..header };
+            assert_eq!(Reset::from_header(&unknown), None);
+            let nobodys = Header {
+                number: Token::NONE.to_wire(),
+                ..header
+            };
+            assert_eq!(Reset::from_header(&nobodys), None);
         }
-        assert_eq!(Reset::from_number(4 << 48), None);
     }
 }

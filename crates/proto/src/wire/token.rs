@@ -10,32 +10,24 @@ use super::frame::MAGIC;
 use super::{DatagramError, VERSION};
 use crate::PeerId;
 
-/// The bits of a token.
-const BITS: u32 = 48;
+/// A preamble with any of these bits is a token. One with none of them is magic and version.
+const TOKEN_BITS: u64 = !0xffff;
 
 /// Names one incarnation of an endpoint to one peer. No other peer knows it, and each peer knows another one.
 /// [`Token::NONE`] is the token of nobody.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Token(u64);
 
 impl Token {
-    pub(crate) const NONE: Self = Self(0);
-    pub(crate) const MAX: Self = Self((1 << BITS) - 1);
+    /// As a number: the preamble of a datagram without a token. It is below all tokens.
+    pub(crate) const NONE: Self = Self(u16::from_le_bytes([MAGIC, VERSION]) as u64);
+    pub(crate) const MAX: Self = Self(u64::MAX);
+    /// The least number of a token.
+    const LEAST: u64 = 1 << TOKEN_BITS.trailing_zeros();
 
     /// The token of that number. `None`: there is no such token.
     pub(crate) fn from_wire(number: u64) -> Option<Self> {
-        (number != 0 && number >> BITS == 0).then_some(Self(number))
-    }
-
-    /// The token in the low bits of a number, and the bits above.
-    pub(crate) fn split_from(number: u64) -> (Self, u64) {
-        (Self(number & ((1 << BITS) - 1)), number >> BITS)
-    }
-
-    /// A number with the token in its low bits, and `upper` above.
-    pub(crate) fn with_upper(self, upper: u64) -> u64 {
-        debug_assert!(upper >> (u64::BITS - BITS) == 0);
-        self.0 | upper << BITS
+        (number & TOKEN_BITS != 0).then_some(Self(number))
     }
 
     pub(crate) fn to_wire(self) -> u64 {
@@ -49,22 +41,23 @@ impl Token {
     /// The preamble of the datagrams for the endpoint of this token.
     #[inline]
     pub(crate) fn preamble(self) -> [u8; PREAMBLE_BYTES] {
-        self.preamble_of(VERSION)
-    }
-
-    /// As [`Self::preamble`], of another version.
-    #[inline]
-    pub(crate) fn preamble_of(self, version: u8) -> [u8; PREAMBLE_BYTES] {
-        (self.0 << 16 | u64::from(version) << 8 | u64::from(MAGIC)).to_le_bytes()
+        self.0.to_le_bytes()
     }
 
     /// The token in the first bytes of a datagram.
     pub(crate) fn of_preamble(preamble: [u8; PREAMBLE_BYTES]) -> Result<Self, DatagramError> {
-        match preamble {
-            [MAGIC, VERSION, ..] => Ok(Self(u64::from_le_bytes(preamble) >> 16)),
-            [MAGIC, version, ..] => Err(DatagramError::Version(version)),
-            [other, ..] => Err(DatagramError::Magic(other)),
+        match (Self::from_wire(u64::from_le_bytes(preamble)), preamble) {
+            (Some(token), _) => Ok(token),
+            (None, [MAGIC, VERSION, ..]) => Ok(Self::NONE),
+            (None, [MAGIC, version, ..]) => Err(DatagramError::Version(version)),
+            (None, [other, ..]) => Err(DatagramError::Magic(other)),
         }
+    }
+}
+
+impl Default for Token {
+    fn default() -> Self {
+        Self::NONE
     }
 }
 
@@ -108,7 +101,7 @@ impl TokenKey {
     fn derive(&self, write: impl FnOnce(&mut SipHasher24)) -> Token {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         write(&mut hasher);
-        Token((hasher.finish() >> (u64::BITS - BITS)).max(1))
+        Token(hasher.finish().max(Token::LEAST))
     }
 }
 
@@ -117,15 +110,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_preamble_has_magic_version_and_the_whole_token() {
-        let token = Token::from_wire(0x0605_0403_0201).unwrap();
-        assert_eq!(token.preamble(), [MAGIC, VERSION, 1, 2, 3, 4, 5, 6]);
+    fn a_preamble_is_a_token_or_magic_and_version() {
+        let token = Token::from_wire(0x0807_0605_0403_0201).unwrap();
+        assert_eq!(token.preamble(), [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(Token::of_preamble(token.preamble()), Ok(token));
-        let other = token.preamble_of(9);
+        let none = [MAGIC, VERSION, 0, 0, 0, 0, 0, 0];
+        assert_eq!(Token::NONE.preamble(), none);
+        assert_eq!(Token::of_preamble(none), Ok(Token::NONE));
+        let other = [MAGIC, 9, 0, 0, 0, 0, 0, 0];
         assert_eq!(Token::of_preamble(other), Err(DatagramError::Version(9)));
         assert_eq!(Token::of_preamble([0; 8]), Err(DatagramError::Magic(0)));
-        assert_eq!(Token::from_wire(0), None);
-        assert_eq!(Token::from_wire(1 << 48), None);
+    }
+
+    #[test]
+    fn no_token_is_the_preamble_of_a_version() {
+        for number in [0, Token::NONE.to_wire(), Token::LEAST - 1] {
+            assert_eq!(Token::from_wire(number), None);
+        }
+        for number in [Token::LEAST, u64::MAX] {
+            let token = Token::from_wire(number).unwrap();
+            assert!(Token::NONE < token && token <= Token::MAX);
+            assert_eq!(Token::of_preamble(token.preamble()), Ok(token));
+        }
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn replayed_and_garbled_datagrams_run_nothing() {
             .map(|i| {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(i);
                 if i < 2 {
-                    [0x5a, 2][i as usize]
+                    [0x5a, 3][i as usize]
                 } else {
                     (state >> 40) as u8
                 }

@@ -122,7 +122,7 @@ fn the_cost_of_forged_resets_has_a_bound() {
     net.run_ms(500);
     net.hosts[0].seen.clear();
     for datagram in 0..1000u64 {
-        let mut forged = vec![0x5a, 2, 0, 0, 0, 0, 0, 0];
+        let mut forged = vec![0x5a, 3, 0, 0, 0, 0, 0, 0];
         for guess in 0..10 {
             forged.extend([15, 0, 0, 0, 0, 0, 0, 0]);
             forged.extend((1 << 32 | (0x7777_0000 + 10 * datagram + guess)).to_le_bytes());
@@ -246,23 +246,46 @@ fn memory_that_is_reserved_and_not_used_goes_to_other_requests() {
 }
 
 /// The token and the session of a connect are the same in all versions, and they suffice. The client reads the
-/// answer, for its datagram is of the client's version.
+/// answer, for it is under the client's token.
 #[test]
-fn a_short_connect_of_another_version_is_refused_in_that_version() {
+fn a_short_connect_of_another_version_is_refused() {
     let mut net = Net::pair();
     let mut connect = vec![0x5a, 9, 0, 0, 0, 0, 0, 0];
     connect.extend([9, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    connect.extend([1, 2, 3, 4, 5, 6, 0, 0, 7, 8, 9, 10]);
+    connect.extend([1, 2, 3, 4, 5, 6, 7, 8, 7, 8, 9, 10]);
     net.inject(0, 1, connect.clone());
     connect.truncate(32);
     connect[10] = 8;
     net.inject(0, 1, connect.clone());
     net.run_ms(1);
-    let mut refuse = vec![0x5a, 9, 1, 2, 3, 4, 5, 6];
+    let mut refuse = vec![1, 2, 3, 4, 5, 6, 7, 8];
     refuse.extend([12, 0, 8, 0, 7, 8, 9, 10, 0, 0, 0, 0, 0, 0, 0, 0]);
-    refuse.extend([3, 0, 0, 0, 2, 0, 0, 0]);
+    refuse.extend([3, 0, 0, 0, 3, 0, 0, 0]);
     net.log.retain(|(from, _)| *from == 1);
     assert_eq!(net.log, [(1, refuse)], "to the whole one only");
+}
+
+/// Most bytes could be a token. A host that another program sends to by mistake is told nothing.
+#[test]
+fn bytes_of_another_protocol_are_not_answered() {
+    let mut net = Net::new([Config::default(), Config::default(), Config::default()]);
+    open(&mut net, 0);
+    let mut answers_to = |datagram: &[u8]| {
+        net.log.clear();
+        net.inject(2, 1, datagram.to_vec());
+        net.run_until(net.now + 100_000);
+        let answers = net.log.iter().filter(|(from, _)| *from == 1);
+        answers.map(|(_, bytes)| bytes[8]).collect::<Vec<_>>()
+    };
+    let http = b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n";
+    assert_eq!(answers_to(http), []);
+    let ping = [&[1, 2, 3, 4, 5, 6, 7, 8], &control(16, 0, 1, &[])[..]].concat();
+    assert_eq!(
+        answers_to(&ping),
+        [15],
+        "it is told that it has to connect again"
+    );
+    assert_eq!(net.hosts[1].protocol.stats().datagrams_dropped, 2);
 }
 
 /// A frame of session management, with the session and the request number in its header.
@@ -291,14 +314,14 @@ fn no_datagram_is_answered_by_more_than_itself() {
     let mut net = Net::new([Config::default(), Config::default(), Config::default()]);
     let session = open(&mut net, 0);
     type Make = fn(u64) -> Vec<u8>;
-    let (none, own) = (vec![0x5a, 2, 0, 0, 0, 0, 0, 0], net.preamble(0, 1));
+    let (none, own) = (vec![0x5a, 3, 0, 0, 0, 0, 0, 0], net.preamble(0, 1));
     let bundles: [(&[u8], usize, Make); 7] = [
         // From an unknown peer, and from one that is known.
-        (&none, 2, |number| connect(77, number as u32)),
-        (&none, 0, |number| connect(77, number as u32)),
+        (&none, 2, |number| connect(77 << 16, number as u32)),
+        (&none, 0, |number| connect(77 << 16, number as u32)),
         // Of as many incarnations as there are frames.
-        (&none, 2, |number| connect(number, 1)),
-        (&none, 0, |number| connect(number, 1)),
+        (&none, 2, |number| connect(number << 16, 1)),
+        (&none, 0, |number| connect(number << 16, 1)),
         // PING, CLOSE, and a request in a session that does not exist.
         (&own, 0, |number| control(16, 0, number, &[])),
         (&own, 0, |number| control(13, 77, number, &[])),
@@ -345,13 +368,13 @@ fn a_peer_cannot_send_in_anothers_name() {
         net.inject(0, 1, [&known[..], &request].concat());
     }
     net.inject(0, 1, [&known[..], &control(13, 0, 0, &[])].concat());
-    // The server's death, as it would say it: under token 0, naming the token that its client uses.
-    let mut token = [0; 8];
-    token[..6].copy_from_slice(&known[2..]);
+    // The server's death, as it would say it: without a token, naming the token that its client uses.
+    let token = u64::from_le_bytes(known[..].try_into().expect("8 bytes"));
     for reason in [1, 3] {
-        let number = u64::from_le_bytes(token) | reason << 48;
-        let none = [0x5a, 2, 0, 0, 0, 0, 0, 0];
-        net.inject(1, 0, [&none[..], &control(15, 0, number, &[])].concat());
+        let none = [0x5a, 3, 0, 0, 0, 0, 0, 0];
+        let mut reset = control(15, 0, token, &[]);
+        reset[1] = reason;
+        net.inject(1, 0, [&none[..], &reset].concat());
     }
     net.run_ms(1);
     for tag in 1..=16 {
@@ -388,7 +411,7 @@ fn answers_to_unknown_peers_have_a_bound() {
     let mut net = Net::new((0..12).map(|_| Config::default()));
     for round in 0..2000 {
         for host in 2..12 {
-            let datagram = [&[0x5a, 2, 0, 0, 0, 0, 0, 0], &connect(77, round)[..]].concat();
+            let datagram = [&[0x5a, 3, 0, 0, 0, 0, 0, 0], &connect(77 << 16, round)[..]].concat();
             net.inject(host, 1, datagram);
         }
         net.run_until(net.now + 10_000);

@@ -376,7 +376,7 @@ impl Net {
     pub(crate) fn preamble(&self, from: usize, to: usize) -> Vec<u8> {
         let token = self.hosts[from].protocol.incarnation(PeerId(to as u32));
         assert_ne!(token, 0, "host {from} has no session with host {to}");
-        [&[0x5a, 2][..], &token.to_le_bytes()[..6]].concat()
+        token.to_le_bytes().to_vec()
     }
 
     /// Host 0 is the client, host 1 the server.

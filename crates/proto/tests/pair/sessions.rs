@@ -367,9 +367,9 @@ fn a_forged_reset_is_ignored() {
     let mut net = Net::pair();
     let session = net.connect(0, 1);
     net.run_ms(1);
-    let mut forged = vec![0x5a, 2, 0, 0, 0, 0, 0, 0];
-    forged.extend_from_slice(&[15, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    forged.extend_from_slice(&[0xff, 0xff, 0, 0, 1, 0, 0, 0]);
+    let mut forged = vec![0x5a, 3, 0, 0, 0, 0, 0, 0];
+    // Of the whole incarnation, with a guessed token.
+    forged.extend_from_slice(&[15, 1, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0, 1, 0, 0, 0]);
     net.inject(1, 0, forged);
     net.run_ms(1);
     net.request(0, session, 1, b"unmoved");
@@ -438,7 +438,7 @@ fn another_version_is_refused_with_this_version() {
     let mut net = Net::pair();
     let mut connect = vec![0x5a, 9, 0, 0, 0, 0, 0, 0];
     connect.extend_from_slice(&[9, 0, 36, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    connect.extend_from_slice(&[7, 0, 0, 0]);
+    connect.extend_from_slice(&[0, 0, 7, 0]);
     connect.extend_from_slice(&[0; 32]);
     net.inject(0, 1, connect);
     let answers = Arc::new(AtomicUsize::new(0));

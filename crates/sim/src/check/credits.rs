@@ -158,7 +158,7 @@ mod tests {
         };
         let mut accept = vec![0; 28];
         accept[22..24].copy_from_slice(&5u16.to_le_bytes());
-        let mut datagram = vec![0x5a, 2, 0, 0, 9, 9, 9, 9];
+        let mut datagram = vec![7, 6, 5, 4, 9, 9, 9, 9];
         datagram.extend(frame(11, 7, &accept));
         datagram.extend(frame(18, 7, &3u32.to_le_bytes()));
         datagram.extend(frame(18, 8, &40u32.to_le_bytes()));

@@ -1,7 +1,7 @@
 //! Attacks by datagrams: what asks for answers, and what means nothing.
 
 use crate::hostile::Hostile;
-use crate::raw::{PREAMBLE_BYTES, Raw, SLOTS, amount, kind, message, summary};
+use crate::raw::{PREAMBLE_BYTES, Raw, SLOTS, amount, kind, message, preamble, summary};
 
 /// Asks for as many answers as it can: bundles of frames that are answered each, from peers and from those
 /// that never become one; and one request, over and over.
@@ -164,9 +164,7 @@ impl Hostile for Garbage {
                 let length = self.random() as usize % 1_400;
                 let mut bytes = self.noise(length);
                 if self.random().is_multiple_of(2) && bytes.len() >= PREAMBLE_BYTES {
-                    let token = self.raws[at].server.to_le_bytes();
-                    bytes[..2].copy_from_slice(&[0x5a, 2]);
-                    bytes[2..PREAMBLE_BYTES].copy_from_slice(&token[..6]);
+                    bytes[..PREAMBLE_BYTES].copy_from_slice(&preamble(self.raws[at].server));
                 }
                 self.raws[at].datagram(&bytes);
                 self.frames(at);

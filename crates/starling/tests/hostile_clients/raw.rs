@@ -97,11 +97,20 @@ pub(crate) struct Raw {
     pub(crate) got: BTreeMap<u8, u64>,
 }
 
+/// How a datagram begins, under a token or none (0).
+pub(crate) fn preamble(token: u64) -> [u8; PREAMBLE_BYTES] {
+    match token {
+        0 => [0x5a, 3, 0, 0, 0, 0, 0, 0],
+        _ => token.to_le_bytes(),
+    }
+}
+
 impl Raw {
-    pub(crate) fn new(address: &str, token: u64) -> Self {
+    pub(crate) fn new(address: &str, number: u64) -> Self {
         Self {
             wire: open(address),
-            token,
+            // The low bits alone are no token.
+            token: number << 16,
             server: 0,
             sessions: Vec::new(),
             accepted: Vec::new(),
@@ -112,9 +121,9 @@ impl Raw {
         }
     }
 
-    /// Peers with tokens of their own.
+    /// Peers, numbered from 1.
     pub(crate) fn many(address: &str, count: u64) -> Vec<Self> {
-        (1..=count).map(|token| Self::new(address, token)).collect()
+        (1..=count).map(|peer| Self::new(address, peer)).collect()
     }
 
     /// Adds a frame to the datagram that is open; with another token, to the next one.
@@ -134,8 +143,7 @@ impl Raw {
         }
         if self.open.is_empty() {
             self.open_token = token;
-            self.open.extend_from_slice(&[0x5a, 2]);
-            self.open.extend_from_slice(&token.to_le_bytes()[..6]);
+            self.open.extend_from_slice(&preamble(token));
         }
         self.open.extend_from_slice(&[kind, slot]);
         self.open.extend_from_slice(&(length as u16).to_le_bytes());

@@ -8,8 +8,8 @@ use super::{Attack, AttackPlan, Scene};
 use crate::fabric::HostId;
 use crate::frames::{
     ACCEPT, CANCEL, CHALLENGE, CLOSE, CLOSED, CONNECT, CREDIT, CREDIT_ACK, CREDIT_RETURN, DRAIN,
-    DRAIN_ACK, PING, PONG, REFUSE, REJECT, REQUEST, REQUEST_FOR_RESPONSE, REQUEST_FRAGMENT, RESET,
-    RESPONSE, RESPONSE_FRAGMENT, begin, frame,
+    DRAIN_ACK, LEAST_TOKEN, PING, PONG, REFUSE, REJECT, REQUEST, REQUEST_FOR_RESPONSE,
+    REQUEST_FRAGMENT, RESET, RESPONSE, RESPONSE_FRAGMENT, begin, frame,
 };
 use crate::rng::Rng;
 
@@ -100,8 +100,8 @@ impl<'a> Forger<'a> {
     /// No token, or a guess.
     fn token(&mut self) -> u64 {
         match self.rng.below(4) {
-            0 => self.rng.next_u64() >> 16,
-            1 => self.rng.range(1, 3),
+            0 => self.rng.next_u64(),
+            1 => self.rng.range(1, 3) * LEAST_TOKEN,
             _ => 0,
         }
     }
@@ -109,7 +109,7 @@ impl<'a> Forger<'a> {
     fn connects(&mut self) -> Vec<u8> {
         let mut datagram = begin(0);
         for _ in 0..self.rng.log_range(1, 4) {
-            let token = self.rng.next_u64() >> 16;
+            let token = self.rng.next_u64();
             let cookie = self.cookie.filter(|_| self.rng.chance(500_000));
             let payload = connect(&mut self.rng, self.scene, token, cookie);
             datagram.extend(frame(CONNECT, 0, 0, 0, &payload));

@@ -64,10 +64,10 @@ pub(super) fn any_frame(
     session: u32,
     token: u64,
 ) -> Vec<u8> {
-    let slot = rng.log_range(0, 63) as u8;
-    let number = match kind {
-        RESET => token | rng.below(4) << 48,
-        _ => number(rng),
+    let (slot, number) = match kind {
+        // The reason is where others have the slot.
+        RESET => (rng.below(4) as u8, token),
+        _ => (rng.log_range(0, 63) as u8, number(rng)),
     };
     frame(
         kind,

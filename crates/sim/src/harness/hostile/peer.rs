@@ -12,9 +12,9 @@ use super::{Attack, AttackPlan, HostileRequest, Scene};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::frames::{
-    ACCEPT, CANCEL, CHALLENGE, CLOSE, CONNECT, CREDIT_ACK, DRAIN_ACK, Frame, PING, REQUEST,
-    REQUEST_FOR_RESPONSE, REQUEST_FRAGMENT, RESET, RESPONSE, begin, frame, frames, token_of,
-    u32_at, u64_at,
+    ACCEPT, CANCEL, CHALLENGE, CLOSE, CONNECT, CREDIT_ACK, DRAIN_ACK, Frame, LEAST_TOKEN, PING,
+    REQUEST, REQUEST_FOR_RESPONSE, REQUEST_FRAGMENT, RESET, RESPONSE, begin, frame, frames,
+    token_of, u32_at, u64_at,
 };
 use crate::io::SimIo;
 use crate::rng::{Rng, mix};
@@ -147,9 +147,9 @@ impl HostilePeer {
     }
 
     fn relation(&mut self, on: HostId) -> &mut Relation {
-        let first = mix(u64::from(self.id.0) << 32 | u64::from(on.0)) >> 16;
+        let first = mix(u64::from(self.id.0) << 32 | u64::from(on.0));
         self.relations.entry(on).or_insert_with(|| Relation {
-            token: first.max(1),
+            token: first.max(LEAST_TOKEN),
             known_by: 0,
             next_session: 0,
             sessions: Vec::new(),
@@ -170,7 +170,7 @@ impl HostilePeer {
             for datagram in answers {
                 self.send(from, datagram);
             }
-            if token == Some(0) && frame.kind == RESET && frame.number << 16 >> 16 == known_by {
+            if token == Some(0) && frame.kind == RESET && frame.number == known_by {
                 let relation = self.relation(from);
                 relation.sessions.clear();
                 relation.known_by = 0;
@@ -321,7 +321,7 @@ impl HostilePeer {
             }
             Attack::NewIncarnation => {
                 let relation = self.relation(on);
-                relation.token = (rng.next_u64() >> 16).max(1);
+                relation.token = rng.next_u64().max(LEAST_TOKEN);
                 relation.sessions.clear();
                 self.open(on);
             }

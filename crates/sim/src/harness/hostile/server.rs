@@ -71,7 +71,7 @@ impl Server {
         let known = client.token;
         let datagram = |frame: Vec<u8>| {
             // RESETs of incarnations come under no token.
-            let is_of_all = frame[0] == RESET && frame[14] != 0;
+            let is_of_all = frame[0] == RESET && frame[1] != 0;
             [begin(if is_of_all { 0 } else { known }), frame].concat()
         };
         frames.into_iter().map(datagram).collect()
@@ -144,11 +144,12 @@ impl Client {
                 PONG,
                 RESET,
             ]);
-            let number = match kind {
-                RESET => own | rng.below(4) << 48,
-                DRAIN => own,
-                CREDIT => rng.log_range(0, 100),
-                _ => number,
+            let (slot, number) = match kind {
+                // The reason is where others have the slot.
+                RESET => (rng.below(4) as u8, own),
+                DRAIN => (slot, own),
+                CREDIT => (slot, rng.log_range(0, 100)),
+                _ => (slot, number),
             };
             // A server's RESET names its own session.
             let named = if kind == RESET { asks.session } else { session };

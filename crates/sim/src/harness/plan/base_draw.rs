@@ -211,7 +211,7 @@ impl RunPlan {
         let mut bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
         if rng.chance(700_000) {
             // A prefix that passes the first check: magic, version, no token, a kind.
-            let start = [0x5a, 2, 0, 0, 0, 0, 0, 0, rng.range(1, 19) as u8, 0];
+            let start = [0x5a, 3, 0, 0, 0, 0, 0, 0, rng.range(1, 19) as u8, 0];
             let kept = start.len().min(bytes.len());
             bytes[..kept].copy_from_slice(&start[..kept]);
         }
