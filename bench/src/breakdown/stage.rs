@@ -43,7 +43,7 @@ pub enum Stage {
     ClientSend,
     /// From the end of sending to the server's poll of its device: the kernel, the cache line, and
     /// the part of the server's turn outside the device.
-    RequestWay,
+    RequestInFlight,
     /// The server's device finds the datagram.
     ServerReceive,
     /// Its protocol: token, session, slot; at most once.
@@ -61,8 +61,8 @@ pub enum Stage {
     ServerTransportOut,
     /// As [`Stage::ClientSend`].
     ServerSend,
-    /// As [`Stage::RequestWay`].
-    ResponseWay,
+    /// As [`Stage::RequestInFlight`].
+    ResponseInFlight,
     /// As [`Stage::ServerReceive`].
     ClientReceive,
     /// The client's protocol: token, session, slot, round-trip time.
@@ -81,7 +81,7 @@ impl Stage {
         Self::ClientMarshal,
         Self::ClientTransportOut,
         Self::ClientSend,
-        Self::RequestWay,
+        Self::RequestInFlight,
         Self::ServerReceive,
         Self::ServerTransportIn,
         Self::ServerDispatch,
@@ -90,7 +90,7 @@ impl Stage {
         Self::ServerMarshal,
         Self::ServerTransportOut,
         Self::ServerSend,
-        Self::ResponseWay,
+        Self::ResponseInFlight,
         Self::ClientReceive,
         Self::ClientTransportIn,
         Self::ClientDispatch,
@@ -104,7 +104,7 @@ impl Stage {
             Self::ClientMarshal => "client marshal",
             Self::ClientTransportOut => "client transport out",
             Self::ClientSend => "client I/O out",
-            Self::RequestWay => "request on its way",
+            Self::RequestInFlight => "request in flight",
             Self::ServerReceive => "server I/O in",
             Self::ServerTransportIn => "server transport in",
             Self::ServerDispatch => "server dispatch",
@@ -113,7 +113,7 @@ impl Stage {
             Self::ServerMarshal => "server marshal",
             Self::ServerTransportOut => "server transport out",
             Self::ServerSend => "server I/O out",
-            Self::ResponseWay => "response on its way",
+            Self::ResponseInFlight => "response in flight",
             Self::ClientReceive => "client I/O in",
             Self::ClientTransportIn => "client transport in",
             Self::ClientDispatch => "client dispatch",
@@ -125,7 +125,7 @@ impl Stage {
     /// The side that it runs on. `None`: between the two.
     pub fn side(self) -> Option<Side> {
         match self {
-            Self::RequestWay | Self::ResponseWay => None,
+            Self::RequestInFlight | Self::ResponseInFlight => None,
             Self::ClientMarshal
             | Self::ClientTransportOut
             | Self::ClientSend
@@ -152,7 +152,7 @@ impl Stage {
             Self::ClientSend | Self::ServerReceive | Self::ServerSend | Self::ClientReceive => {
                 Kind::Io
             }
-            Self::RequestWay | Self::ResponseWay => Kind::Way,
+            Self::RequestInFlight | Self::ResponseInFlight => Kind::InFlight,
             Self::ServerDispatch | Self::ClientDispatch | Self::ClientReturn => Kind::Dispatch,
             Self::Handler => Kind::Handler,
         }
@@ -160,7 +160,10 @@ impl Stage {
 
     /// Stamps that are taken during it and lengthen it. There are none between the sides.
     pub(super) fn stamps(self) -> u8 {
-        u8::from(!matches!(self, Self::RequestWay | Self::ResponseWay))
+        u8::from(!matches!(
+            self,
+            Self::RequestInFlight | Self::ResponseInFlight
+        ))
     }
 }
 
@@ -183,7 +186,7 @@ pub enum Kind {
     /// Sending and receiving by the device.
     Io,
     /// Between the devices.
-    Way,
+    InFlight,
     /// From the protocol to a handler or continuation, and back to the caller.
     Dispatch,
     /// The application.
@@ -196,7 +199,7 @@ impl Kind {
         Self::Marshal,
         Self::Transport,
         Self::Io,
-        Self::Way,
+        Self::InFlight,
         Self::Dispatch,
         Self::Handler,
     ];
@@ -207,7 +210,7 @@ impl Kind {
             Self::Marshal => "marshal",
             Self::Transport => "transport",
             Self::Io => "I/O",
-            Self::Way => "on its way",
+            Self::InFlight => "in flight",
             Self::Dispatch => "dispatch",
             Self::Handler => "handler",
         }

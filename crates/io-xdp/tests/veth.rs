@@ -117,11 +117,11 @@ fn a_sender_keeps_its_device_by_ring_and_by_socket() {
             let peer = a.open_peer("xdp://va/10.77.0.2:9000").expect("a route");
             a.split().1.send_to_unknown(to, b"by the kernel");
             let (first, source, _) = receive_at_any(&mut devices);
-            let Source::Unknown(stranger) = source else {
+            let Source::Unknown(address) = source else {
                 panic!("nobody is known yet: {source:?}");
             };
             let tx = devices[first].split().1;
-            let known = Source::Peer(tx.accept_peer(stranger).expect("room"));
+            let known = Source::Peer(tx.accept_peer(address).expect("room"));
             for _ in 0..3 {
                 send_to(&mut a, peer, b"past it");
                 let (at, source, bytes) = receive_at_any(&mut devices);

@@ -121,7 +121,7 @@ pub struct Progress<'a> {
 }
 
 /// Receives the progress of a scenario.
-pub type Listener<'a> = dyn FnMut(Progress<'_>) + 'a;
+pub type OnProgress<'a> = dyn FnMut(Progress<'_>) + 'a;
 
 /// A scenario that can be asked for by name.
 #[derive(Clone, Copy)]
@@ -231,14 +231,14 @@ impl fmt::Display for ScenarioFailure {
 
 impl std::error::Error for ScenarioFailure {}
 
-/// Runs a scenario; `listener` receives its progress. Returns its results and how long it took.
+/// Runs a scenario; `on_progress` receives its progress. Returns its results and how long it took.
 ///
 /// # Errors
 /// A promise that was broken.
 pub fn run(
     named: &NamedScenario,
     options: Options,
-    listener: &mut Listener<'_>,
+    on_progress: &mut OnProgress<'_>,
 ) -> Result<(Findings, Duration), ScenarioFailure> {
     let started = Instant::now();
     let nodes = options.nodes.filter(|_| named.takes_nodes);
@@ -248,7 +248,7 @@ pub fn run(
             scenario: named.name,
             options,
             findings: Findings::default(),
-            listener,
+            on_progress,
         };
         (named.run)(&mut bench);
         bench.findings
@@ -268,12 +268,12 @@ struct Bench<'a> {
     scenario: &'static str,
     options: Options,
     findings: Findings,
-    listener: &'a mut Listener<'a>,
+    on_progress: &'a mut OnProgress<'a>,
 }
 
 impl Bench<'_> {
     fn progress(&mut self, done: usize, total: usize, now: &str) {
-        (self.listener)(Progress { done, total, now });
+        (self.on_progress)(Progress { done, total, now });
     }
 
     fn row(

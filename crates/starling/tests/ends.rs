@@ -146,8 +146,8 @@ fn a_call_that_the_server_refuses_did_not_run() {
     let store = Server::builder().bind(&shm_address()).expect("a name");
     let store = store.add_service(v1::StoreServer::new(Store)).build();
     let store = store.expect("a server").spawn().expect("threads");
-    let stranger = v3::StoreClient::new(Channel::lazy(store.address()).expect("a channel"));
-    let status = stranger.put(&v3::PutRequest::new()).wait();
+    let incompatible = v3::StoreClient::new(Channel::lazy(store.address()).expect("a channel"));
+    let status = incompatible.put(&v3::PutRequest::new()).wait();
     let status = status.expect_err("another schema");
     check(
         "another schema",

@@ -48,8 +48,8 @@
 
 #![forbid(unsafe_code)]
 
+mod forward;
 mod status;
-mod way;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -62,14 +62,14 @@ use parking_lot::Mutex;
 use starling::{InterceptedCall, InterceptedResponse, Interceptor, Next, Status};
 use tower::{BoxError, Layer, Service};
 
+use crate::forward::{ForwardedCall, Forwarding, Runs};
 use crate::status::status_of;
-use crate::way::{HandedOn, Runs, Way};
 
-/// A call on its way through layers. A copy is another call with the same content.
+/// A call that goes through layers. A copy is another call with the same content.
 #[derive(Clone, Debug)]
 pub struct Call {
     call: InterceptedCall,
-    way: Arc<Way>,
+    forwarding: Arc<Forwarding>,
 }
 
 impl Deref for Call {
@@ -86,21 +86,22 @@ impl DerefMut for Call {
     }
 }
 
-/// What stands behind the layers, as a service: it hands each call on. The layers may run it in another task.
+/// The service inside the layers: it forwards each call to what stands behind them. The layers may run it in
+/// another task.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rest;
+pub struct InnerService;
 
-impl Service<Call> for Rest {
+impl Service<Call> for InnerService {
     type Response = InterceptedResponse;
     type Error = Status;
-    type Future = HandedOn;
+    type Future = ForwardedCall;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, Call { call, way }: Call) -> HandedOn {
-        HandedOn::new(way, call)
+    fn call(&mut self, Call { call, forwarding }: Call) -> ForwardedCall {
+        ForwardedCall::new(forwarding, call)
     }
 }
 
@@ -111,10 +112,10 @@ impl<S> TowerInterceptor<S> {
     /// The interceptor that these layers make.
     pub fn new<L>(layers: L) -> Self
     where
-        L: Layer<Rest, Service = S>,
+        L: Layer<InnerService, Service = S>,
         S: Service<Call, Response = InterceptedResponse> + Clone,
     {
-        Self(Mutex::new(layers.layer(Rest)))
+        Self(Mutex::new(layers.layer(InnerService)))
     }
 }
 
@@ -131,11 +132,11 @@ where
         next: Next<'_>,
     ) -> Result<InterceptedResponse, Status> {
         let mut service = self.0.lock().clone();
-        let way = Arc::<Way>::default();
-        let _end = way.end_when_dropped();
+        let forwarding = Arc::<Forwarding>::default();
+        let _end = forwarding.end_when_dropped();
         let call = Call {
             call,
-            way: Arc::clone(&way),
+            forwarding: Arc::clone(&forwarding),
         };
         let served = async move {
             poll_fn(|cx| service.poll_ready(cx)).await?;
@@ -143,14 +144,14 @@ where
         };
         let (mut served, mut runs) = (pin!(served), Runs::default());
         poll_fn(|cx| {
-            way.register(cx.waker());
+            forwarding.register(cx.waker());
             loop {
                 let served: Poll<Result<_, S::Error>> = served.as_mut().poll(cx);
                 if let Poll::Ready(result) = served {
                     return Poll::Ready(result.map_err(|error| status_of(error.into())));
                 }
-                // What the layers have handed on runs here, where `next` is.
-                if !runs.poll(&way, next, cx) {
+                // What the layers have forwarded runs here, where `next` is.
+                if !runs.poll(&forwarding, next, cx) {
                     return Poll::Pending;
                 }
             }

@@ -85,11 +85,11 @@ pub(crate) fn meet<A: PacketIo, B: PacketIo>(a: &mut A, b: &mut B, to_b: &str) -
     tx.flush().expect("a healthy device");
     let hello = receive(b, 1).remove(0);
     assert_eq!(hello.bytes, b"preamblehello");
-    let Source::Unknown(stranger) = hello.source else {
+    let Source::Unknown(address) = hello.source else {
         panic!("nobody is known yet: {hello:?}");
     };
     let tx = b.split().1;
-    let at_b = tx.accept_peer(stranger).expect("room");
+    let at_b = tx.accept_peer(address).expect("room");
     tx.append(at_b, PREAMBLE, b"welcome", b"", b"")
         .expect("room");
     tx.flush().expect("a healthy device");

@@ -61,9 +61,9 @@ fn a_request_is_claimed_once_and_never_an_older_one() {
     assert_eq!(claims.raise(id, 2, 7), 0);
     assert!(claim(&claims, &datagram(SessionId::new(2, 3), 0, 7, 0)).is_none());
     assert!(claim(&claims, &datagram(SessionId::new(1, 4), 0, 7, 0)).is_none());
-    let stranger = datagram(id, 0, 7, 0);
-    let stranger = claims.parse(PeerId(8), &stranger).expect("well-formed");
-    assert!(claims.claim(&stranger, false).is_none());
+    let other = datagram(id, 0, 7, 0);
+    let other = claims.parse(PeerId(8), &other).expect("well-formed");
+    assert!(claims.claim(&other, false).is_none());
     let mut highest = Vec::new();
     claims.close(id, |slot, number| highest.push((slot, number)));
     assert_eq!(highest, [(0, 6), (1, 41)]);

@@ -11,15 +11,15 @@
 //! that is forged has a key that was never issued: it must not run.
 
 mod forger;
-mod listener;
 mod material;
+mod on_path;
 mod peer;
 mod server;
 
 use super::{Attack, AttackPlan, Branches, Position, RunPlan};
 use crate::fabric::{HostId, SharedFabric};
 use forger::Forger;
-use listener::Listener;
+use on_path::OnPathHost;
 use peer::HostilePeer;
 
 /// A request that a hostile peer sends in a session that may be its own.
@@ -49,7 +49,7 @@ pub(super) struct Hostile {
     fabric: SharedFabric,
     scene: Scene,
     peers: Vec<HostilePeer>,
-    listener: Option<Listener>,
+    on_path: Option<OnPathHost>,
     requests: Vec<HostileRequest>,
     branches: Branches,
 }
@@ -70,7 +70,7 @@ impl Hostile {
             fabric: fabric.clone(),
             scene,
             peers: ids.map(|id| HostilePeer::new(fabric, id, scene)).collect(),
-            listener: listens.then(|| Listener::new(fabric, plan.seed, scene)),
+            on_path: listens.then(|| OnPathHost::new(fabric, plan.seed, scene)),
             requests: Vec::new(),
             branches: Branches::default(),
         }
@@ -96,9 +96,9 @@ impl Hostile {
         match plan.attack.position() {
             Position::OffPath => self.forge(plan),
             Position::OnPath => {
-                let listener = self.listener.as_mut();
-                let listener = listener.expect("there is one in runs with such attacks");
-                if listener.strike(plan, &self.fabric) {
+                let host = self.on_path.as_mut();
+                let host = host.expect("there is one in runs with such attacks");
+                if host.strike(plan, &self.fabric) {
                     self.branches.add_attack(plan.attack);
                 }
             }

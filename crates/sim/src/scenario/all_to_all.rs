@@ -285,7 +285,7 @@ mod tests {
                     quick: true,
                 },
                 findings: Findings::default(),
-                listener: &mut |_| {},
+                on_progress: &mut |_| {},
             };
             measure(&mut bench, 2, congestion, "", [None; 4]);
             let rate = |row: &&crate::scenario::Row| row.metric == "rate a node";

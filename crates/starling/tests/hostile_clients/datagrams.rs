@@ -7,12 +7,12 @@ use crate::raw::{PREAMBLE_BYTES, Raw, SLOTS, amount, kind, message, preamble, su
 /// that never become one; and one request, over and over.
 pub(crate) struct Amplify {
     known: Raw,
-    strangers: Vec<Raw>,
+    unknown: Vec<Raw>,
     steps: usize,
     sent: usize,
 }
 
-const STRANGERS: u64 = 16;
+const UNKNOWN: u64 = 16;
 /// Frames of each kind in a datagram.
 const FRAMES: usize = 25;
 
@@ -20,7 +20,7 @@ impl Amplify {
     pub(crate) fn new(address: &str) -> Self {
         Self {
             known: Raw::new(address, 1_000),
-            strangers: Raw::many(address, STRANGERS),
+            unknown: Raw::many(address, UNKNOWN),
             steps: 0,
             sent: 0,
         }
@@ -50,28 +50,28 @@ impl Hostile for Amplify {
             self.repeat();
         }
         let connect = [
-            &5u64.to_le_bytes()[..],
+            &(5u64 << 16).to_le_bytes()[..],
             &[0; 4],
             &[0, 4, 0, 0, 0, 0, 1, 0, 8, 0, 8, 0],
             &[0; 16],
         ]
         .concat();
-        let at = self.steps % STRANGERS as usize;
-        let (known, stranger) = (self.known.server, &mut self.strangers[at]);
+        let at = self.steps % UNKNOWN as usize;
+        let (known, unknown) = (self.known.server, &mut self.unknown[at]);
         for _ in 0..FRAMES {
-            stranger.frame(0, kind::CONNECT, 0, 0, 0, &[&connect]);
+            unknown.frame(0, kind::CONNECT, 0, 0, 0, &[&connect]);
         }
         // Under no token, under one that is not its own, and under one that nobody has.
-        for token in [0, known, 77] {
+        for token in [0, known, 77 << 16] {
             for kind in [kind::PING, kind::RESET, kind::CLOSE, kind::REQUEST] {
                 for number in 0..FRAMES as u64 {
-                    stranger.frame(token, kind, 0, 0, number, &[]);
+                    unknown.frame(token, kind, 0, 0, number, &[]);
                 }
-                stranger.flush();
+                unknown.flush();
                 self.sent += FRAMES;
             }
         }
-        stranger.receive();
+        unknown.receive();
         for number in 0..FRAMES as u64 {
             self.known.frame(known, kind::PING, 0, 0, number, &[]);
             self.known.frame(known, kind::CLOSE, 0, 7, number, &[]);
@@ -83,9 +83,9 @@ impl Hostile for Amplify {
     fn did(&self) -> String {
         let known = summary([&self.known]);
         format!(
-            "{} frames, {known}; strangers {}",
+            "{} frames, {known}; unknown {}",
             self.sent,
-            summary(&self.strangers)
+            summary(&self.unknown)
         )
     }
 }

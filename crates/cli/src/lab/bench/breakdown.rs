@@ -32,7 +32,7 @@ fn colour(kind: Kind) -> &'static str {
         Kind::Marshal => svg::AMBER,
         Kind::Transport => svg::BLUE,
         Kind::Io => "#6fb1e8",
-        Kind::Way => "#dddddd",
+        Kind::InFlight => "#dddddd",
         Kind::Dispatch => svg::PURPLE,
         Kind::Handler => svg::GREEN,
     }

@@ -14,12 +14,12 @@ const KEPT: usize = 256;
 /// A datagram that was on its way from one honest host to another.
 type Heard = (HostId, HostId, Vec<u8>);
 
-pub(super) struct Listener {
+pub(super) struct OnPathHost {
     scene: Scene,
     heard: Arc<Mutex<Vec<Heard>>>,
 }
 
-impl Listener {
+impl OnPathHost {
     /// Listens from now on.
     pub(super) fn new(fabric: &SharedFabric, seed: u64, scene: Scene) -> Self {
         let heard = Arc::new(Mutex::new(Vec::new()));

@@ -1,10 +1,10 @@
-//! The way of a call from its layers to what stands behind them.
+//! How a call gets from its layers to what stands behind them.
 //!
 //! ```text
-//!  the interceptor's future ── poll ──▶ the layers' service ── poll ──▶ HandedOn
+//!  the interceptor's future ── poll ──▶ the layers' service ── poll ──▶ ForwardedCall
 //!      │        ▲                       (in this task or in another)      │   ▲
-//!      │        └───────────── Way: calls that were handed on ◀───────────┘   │
-//!      └─ poll ─▶ next.run(call) ──▶ Way: its outcome ────────────────────────┘
+//!      │        └────── Forwarding: calls that were forwarded ◀───────────┘   │
+//!      └─ poll ─▶ next.run(call) ──▶ Forwarding: its outcome ─────────────────┘
 //! ```
 //!
 //! Services and what they are given live on their own, and may go to another task. What stands behind an
@@ -21,15 +21,15 @@ use starling::{InterceptedCall, InterceptedResponse, Next, Status};
 
 type Outcome = Result<InterceptedResponse, Status>;
 
-/// The calls that the layers have handed on for one call of a user.
+/// The calls that the layers have forwarded for one call of a user.
 #[derive(Default)]
-pub(crate) struct Way(Mutex<State>);
+pub(crate) struct Forwarding(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     /// Of the interceptor's future.
     waker: Option<Waker>,
-    handed_on: Vec<Entry>,
+    calls: Vec<Entry>,
     last_number: u64,
     /// The interceptor's future has ended.
     is_over: bool,
@@ -38,7 +38,7 @@ struct State {
 struct Entry {
     number: u64,
     stage: Stage,
-    /// Of the [`HandedOn`].
+    /// Of the [`ForwardedCall`].
     waker: Waker,
 }
 
@@ -48,7 +48,7 @@ enum Stage {
     Ended(Outcome),
 }
 
-impl Way {
+impl Forwarding {
     /// The interceptor's future is polled.
     pub(crate) fn register(&self, waker: &Waker) {
         match &mut self.0.lock().waker {
@@ -57,36 +57,36 @@ impl Way {
         }
     }
 
-    /// Ends all that was handed on when it is dropped, with the interceptor's future.
+    /// Ends all that was forwarded when it is dropped, with the interceptor's future.
     pub(crate) fn end_when_dropped(self: &Arc<Self>) -> EndWhenDropped {
         EndWhenDropped(Arc::clone(self))
     }
 }
 
-impl fmt::Debug for Way {
+impl fmt::Debug for Forwarding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Way").finish_non_exhaustive()
+        f.debug_struct("Forwarding").finish_non_exhaustive()
     }
 }
 
-/// See [`Way::end_when_dropped`].
-pub(crate) struct EndWhenDropped(Arc<Way>);
+/// See [`Forwarding::end_when_dropped`].
+pub(crate) struct EndWhenDropped(Arc<Forwarding>);
 
 impl Drop for EndWhenDropped {
     fn drop(&mut self) {
         let mut state = self.0.0.lock();
         state.is_over = true;
-        let wakers: Vec<_> = state.handed_on.drain(..).map(|entry| entry.waker).collect();
+        let wakers: Vec<_> = state.calls.drain(..).map(|entry| entry.waker).collect();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
     }
 }
 
-/// A call that is handed on, as the layers see it: the future of [`Rest`](crate::Rest). The call begins when
+/// A call that is forwarded, as the layers see it: the future of [`InnerService`](crate::InnerService). The call begins when
 /// this is polled, and is cancelled when it is dropped.
 #[derive(Debug)]
-pub struct HandedOn {
-    way: Arc<Way>,
+pub struct ForwardedCall {
+    forwarding: Arc<Forwarding>,
     stage: Waiting,
 }
 
@@ -97,21 +97,21 @@ enum Waiting {
     For(u64),
 }
 
-impl HandedOn {
-    pub(crate) fn new(way: Arc<Way>, call: InterceptedCall) -> Self {
+impl ForwardedCall {
+    pub(crate) fn new(forwarding: Arc<Forwarding>, call: InterceptedCall) -> Self {
         Self {
-            way,
+            forwarding,
             stage: Waiting::Unpolled(Some(Box::new(call))),
         }
     }
 }
 
-impl Future for HandedOn {
+impl Future for ForwardedCall {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let Self { way, stage } = &mut *self;
-        let mut state = way.0.lock();
+        let Self { forwarding, stage } = &mut *self;
+        let mut state = forwarding.0.lock();
         if state.is_over {
             let text = "the call is over; its layers went on without it";
             return Poll::Ready(Err(Status::cancelled(text).with_not_run()));
@@ -123,7 +123,7 @@ impl Future for HandedOn {
                 };
                 state.last_number += 1;
                 let number = state.last_number;
-                state.handed_on.push(Entry {
+                state.calls.push(Entry {
                     number,
                     stage: Stage::New(*call),
                     waker: cx.waker().clone(),
@@ -134,16 +134,16 @@ impl Future for HandedOn {
             }
             Waiting::For(number) => {
                 let number = *number;
-                let handed_on = &mut state.handed_on;
-                let index = handed_on.iter().position(|entry| entry.number == number);
+                let calls = &mut state.calls;
+                let index = calls.iter().position(|entry| entry.number == number);
                 let Some(index) = index else {
                     panic!("a call was polled after it had ended");
                 };
-                handed_on[index].waker.clone_from(cx.waker());
-                if !matches!(handed_on[index].stage, Stage::Ended(_)) {
+                calls[index].waker.clone_from(cx.waker());
+                if !matches!(calls[index].stage, Stage::Ended(_)) {
                     return Poll::Pending;
                 }
-                match handed_on.swap_remove(index).stage {
+                match calls.swap_remove(index).stage {
                     Stage::Ended(outcome) => Poll::Ready(outcome),
                     Stage::New(_) | Stage::Running => unreachable!("it has ended"),
                 }
@@ -152,18 +152,15 @@ impl Future for HandedOn {
     }
 }
 
-impl Drop for HandedOn {
+impl Drop for ForwardedCall {
     fn drop(&mut self) {
         let Waiting::For(number) = self.stage else {
             return;
         };
-        let mut state = self.way.0.lock();
-        let index = state
-            .handed_on
-            .iter()
-            .position(|entry| entry.number == number);
+        let mut state = self.forwarding.0.lock();
+        let index = state.calls.iter().position(|entry| entry.number == number);
         // Dropped without the lock: so is the call that it may still have.
-        let entry = index.map(|index| state.handed_on.swap_remove(index));
+        let entry = index.map(|index| state.calls.swap_remove(index));
         let waker = entry.as_ref().and_then(|_| state.waker.clone());
         drop(state);
         drop(entry);
@@ -190,12 +187,17 @@ type Run<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 pub(crate) struct Runs<'a>(Vec<(u64, Run<'a>)>);
 
 impl<'a> Runs<'a> {
-    /// Begins the calls that were handed on, cancels those that the layers have dropped, and has the others go
+    /// Begins the calls that were forwarded, cancels those that the layers have dropped, and has the others go
     /// on. True if the layers have something new to see.
-    pub(crate) fn poll(&mut self, way: &Way, next: Next<'a>, cx: &mut Context<'_>) -> bool {
+    pub(crate) fn poll(
+        &mut self,
+        forwarding: &Forwarding,
+        next: Next<'a>,
+        cx: &mut Context<'_>,
+    ) -> bool {
         let mut begun = Vec::new();
-        let mut state = way.0.lock();
-        for entry in &mut state.handed_on {
+        let mut state = forwarding.0.lock();
+        for entry in &mut state.calls {
             if let Stage::New(_) = &entry.stage
                 && let Stage::New(call) = std::mem::replace(&mut entry.stage, Stage::Running)
             {
@@ -203,7 +205,7 @@ impl<'a> Runs<'a> {
             }
         }
         let is_dropped = |(number, _): &mut (u64, Run<'a>)| {
-            let mut entries = state.handed_on.iter();
+            let mut entries = state.calls.iter();
             !entries.any(|entry| entry.number == *number)
         };
         let cancelled: Vec<_> = self.0.extract_if(.., is_dropped).collect();
@@ -219,8 +221,8 @@ impl<'a> Runs<'a> {
                 Poll::Pending => true,
                 Poll::Ready(outcome) => {
                     any = true;
-                    let mut state = way.0.lock();
-                    let mut entries = state.handed_on.iter_mut();
+                    let mut state = forwarding.0.lock();
+                    let mut entries = state.calls.iter_mut();
                     if let Some(entry) = entries.find(|entry| entry.number == *number) {
                         entry.stage = Stage::Ended(outcome);
                         let waker = entry.waker.clone();
