@@ -326,9 +326,9 @@ fn map_heap(
 ) -> Option<ForeignHeap> {
     let bytes = usize::try_from(message.bytes).ok();
     let bytes = bytes.filter(|&bytes| valid_heap_bytes(bytes, config.max_accepted_heap_bytes));
-    let heap = bytes.and_then(|bytes| ForeignHeap::map(file.as_fd(), bytes).ok());
-    if heap.is_none() {
-        closer.give(file);
-    }
-    heap
+    let mapped = match bytes {
+        Some(bytes) => ForeignHeap::map(file, bytes).map_err(|(file, _)| file),
+        None => Err(file),
+    };
+    mapped.map_err(|file| closer.give(file)).ok()
 }
