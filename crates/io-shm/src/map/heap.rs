@@ -21,7 +21,7 @@
 //! inode for as long as the memory that it writes from takes to read. `mincore` says "all" of a file that
 //! another user owns and does not let this one write.
 
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -192,19 +192,40 @@ impl ForeignHeap {
     /// Copies bytes out of the heap. True: all of `into` is written.
     fn copy(&self, at: u64, into: &mut [MaybeUninit<u8>]) -> bool {
         self.check(at, into.len());
-        if !self.known.contains(at as usize, into.len()) {
-            return self.copy_through_file(at, into);
+        let are_known = self.known.contains(at as usize, into.len());
+        if are_known {
+            self.copy_from_mapping(at, into);
         }
-        // SAFETY: inside the mapping, by the check above; the slice is private memory.
+        are_known || self.copy_in_parts(at, into)
+    }
+
+    fn copy_from_mapping(&self, at: u64, into: &mut [MaybeUninit<u8>]) {
+        self.check(at, into.len());
+        // SAFETY: inside the mapping, by the line above; the slice is private memory.
         unsafe {
             let from = self.mapping.base.as_ptr().add(at as usize);
             copy_out_large(from, into.as_mut_ptr().cast(), into.len());
         }
+    }
+
+    /// Copies known blocks from the mapping, and others through the file.
+    #[cold]
+    fn copy_in_parts(&self, mut at: u64, mut into: &mut [MaybeUninit<u8>]) -> bool {
+        while !into.is_empty() {
+            let (is_known, bytes) = self.known.run(at as usize, into.len());
+            let (part, rest) = mem::take(&mut into).split_at_mut(bytes);
+            if is_known {
+                self.copy_from_mapping(at, part);
+            } else if !self.copy_through_file(at, part) {
+                return false;
+            }
+            at += bytes as u64;
+            into = rest;
+        }
         true
     }
 
-    /// The same for bytes of which some may be in pages that are not there.
-    #[cold]
+    /// Copies bytes that may be in pages that are not there.
     fn copy_through_file(&self, mut at: u64, mut into: &mut [MaybeUninit<u8>]) -> bool {
         while !into.is_empty() {
             match rustix::io::pread(&self.file, into, at) {
@@ -245,13 +266,24 @@ impl KnownBlocks {
         words.all(|(word, mask)| self.0[word].load(Ordering::Relaxed) & mask == mask)
     }
 
+    /// Whether the reader knows the first block of a range, and how many bytes of the range are in
+    /// that block and those behind it of which the same is true.
+    fn run(&self, at: usize, bytes: usize) -> (bool, usize) {
+        let is_known = |block: usize| self.contains(block * BLOCK, 1);
+        let (first, end) = (at / BLOCK, at + bytes);
+        let are_known = is_known(first);
+        let mut others = first + 1..end.div_ceil(BLOCK);
+        let other = others.find(|&block| is_known(block) != are_known);
+        (are_known, other.map_or(end, |block| block * BLOCK) - at)
+    }
+
     /// Learns from bytes that were read through the file.
     fn learn(&self, mut at: usize, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (part, rest) = bytes.split_at(bytes.len().min(BLOCK - at % BLOCK));
             let block = at / BLOCK;
             let (word, bit) = (&self.0[block / 64], 1 << (block % 64));
-            if word.load(Ordering::Relaxed) & bit == 0 && !is_zero(part) {
+            if !is_zero(part) {
                 word.fetch_or(bit, Ordering::Relaxed);
             }
             at += part.len();
@@ -416,6 +448,18 @@ mod tests {
         let mut three = [0; 3 * BLOCK];
         assert!(foreign.read(61 * BLOCK as u64, &mut three));
         assert_eq!(knows([61, 62, 63, 64]), [true, true, true, false]);
+        assert_eq!(
+            foreign.known.run(60 * BLOCK + 5, 7 * BLOCK),
+            (false, BLOCK - 5)
+        );
+        assert_eq!(
+            foreign.known.run(61 * BLOCK + 5, 7 * BLOCK),
+            (true, 3 * BLOCK - 5)
+        );
+        assert_eq!(
+            foreign.known.run(61 * BLOCK + 5, 2 * BLOCK),
+            (true, 2 * BLOCK)
+        );
         assert!(foreign.known.contains(61 * BLOCK, 3 * BLOCK));
         assert!(!foreign.known.contains(61 * BLOCK, 3 * BLOCK + 1));
         assert_eq!(three[2 * BLOCK - 1..][..15], *b"over the border");
@@ -476,7 +520,10 @@ mod tests {
         let mut buffer = vec![1];
         assert!(foreign.append(0, 5, &mut buffer));
         assert_eq!(buffer, b"\x01known");
-        assert!(!foreign.append(0, BLOCK + 1, &mut buffer));
+        assert!(
+            !foreign.append(0, BLOCK + 1, &mut buffer),
+            "the known part is not all"
+        );
         assert_eq!(buffer, b"\x01known");
         assert!(!foreign.read(BLOCK as u64, &mut [0; 5]));
     }
