@@ -17,9 +17,9 @@
 //! `pread` waits for nothing that a peer can hold: on tmpfs it takes neither the lock of the file's
 //! position nor that of the inode. It takes the locks of pages, which the kernel holds while it swaps or
 //! copies them, and never while it waits for a process. `lseek` with `SEEK_HOLE` would say at once what
-//! is there, but takes both of the former. Before Linux 6.16, a peer that calls `write` keeps that of the
-//! inode for as long as the memory that it writes from takes to read. `mincore` says "all" of a file that
-//! another user owns and does not let this one write.
+//! is there, but takes both of the former. In kernels from before 2025, a peer that calls `write` holds
+//! that of the inode for as long as the memory that it writes from takes to read. `mincore` says that all
+//! is there of a file that another user owns and does not let this one write.
 
 use std::mem::{self, MaybeUninit};
 use std::ops::Range;
