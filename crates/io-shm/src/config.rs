@@ -46,7 +46,8 @@ pub struct ShmConfig {
     /// The most peers at once, opened and accepted together.
     ///
     /// Default: 1,024. Each costs a file descriptor, and memory as far as its rings were used. A device
-    /// that accepts peers has at most as many as leave a quarter of the process's descriptors to others.
+    /// that accepts peers leaves a quarter of the process's descriptors to others, and an eighth of them
+    /// to the message heaps of its peers if it maps any: with a limit of 1,024, it has 640 peers.
     ///
     /// When a peer connects and no place is free, the one goes that has been silent for longest, of
     /// those that have not sent anything.
@@ -84,7 +85,12 @@ pub struct ShmConfig {
     pub share_heap_with_clients: bool,
     /// The largest message heap of a peer that this device maps: zero for none, or a power of two up
     /// to 1 GiB. A peer with a larger one has its messages copied through the ring. It bounds the
-    /// memory that a peer can make this process map, as `max_accepted_ring_bytes` does.
+    /// memory that a peer can make this process map, as `max_accepted_ring_bytes` does. The pages are
+    /// the peer's: this process makes none by reading.
+    ///
+    /// Each heap costs a file descriptor. A device that accepts peers has as many heaps as descriptors
+    /// are left for them, see [`ShmConfig::max_peers`], and at most half of these for one process or
+    /// other user. Further peers have their messages copied through the ring.
     ///
     /// Default: 64 MiB.
     pub max_accepted_heap_bytes: usize,

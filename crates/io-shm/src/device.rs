@@ -14,8 +14,8 @@ use starling_io::{
     PeerId, ReactorWait, Wake,
 };
 
-use self::admission::{AdmissionCounts, places};
-use self::connections::{Connection, ConnectionState};
+use self::admission::{AdmissionCounts, Places};
+use self::connections::{Connection, ConnectionState, PeerHeap};
 use crate::address::{ShmAddress, socket_name};
 use crate::closer::{Closer, PeerSocket};
 use crate::config::ShmConfig;
@@ -85,8 +85,7 @@ pub struct ShmIo {
     events: VecDeque<IoEvent>,
     /// Peers whose connections are in [`ConnectionState::Draining`].
     draining: Vec<u32>,
-    /// The most peers.
-    places: usize,
+    places: Places,
     counts: AdmissionCounts,
     /// Peers that became silent, so far.
     silences: u64,
@@ -149,7 +148,7 @@ impl ShmIo {
         sys::register_membarrier();
         let is_client = listener.is_none();
         let closer = Closer::new();
-        let places = places(&config, !is_client);
+        let places = Places::new(&config, !is_client);
         let setup = || {
             let poller = Poller::new()?;
             let waker = EventfdWaker::new()
@@ -309,7 +308,7 @@ impl PacketIo for ShmIo {
             IoError::new(
                 Fault::Host,
                 &attempt,
-                format!("there are {} peers already", self.places),
+                format!("there are {} peers already", self.places.peers),
                 "close some, or raise ShmConfig::max_peers (shm://NAME?peers=N) or the limit of open files",
             )
         })?;
@@ -336,8 +335,9 @@ impl PacketIo for ShmIo {
             ));
         }
         let ring_bytes = self.config.ring_bytes;
+        let heap = self.heap_for(None);
         let hello = Hello {
-            abilities: Abilities::own(&self.config),
+            abilities: Abilities::own(&self.config, heap == PeerHeap::Awaited),
             max_datagram: self.config.max_datagram_on(ring_bytes),
             ring_bytes,
         };
@@ -365,6 +365,9 @@ impl PacketIo for ShmIo {
             Some(address),
         )
         .map_err(|error| host_error(&attempt, error))?;
+        if let Some(Some(connection)) = self.connections.get_mut(number as usize) {
+            connection.heap = heap;
+        }
         Ok(PeerId(number))
     }
 

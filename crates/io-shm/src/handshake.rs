@@ -62,11 +62,16 @@ pub(crate) struct Abilities {
 }
 
 impl Abilities {
-    /// Those of this process.
-    pub(crate) fn own(config: &ShmConfig) -> Self {
+    /// Those of this process, which may map one more heap or not.
+    pub(crate) fn own(config: &ShmConfig, maps_heap: bool) -> Self {
+        let max_heap = if maps_heap {
+            config.max_accepted_heap_bytes
+        } else {
+            0
+        };
         Self {
             has_membarrier: sys::register_membarrier(),
-            max_heap: config.max_accepted_heap_bytes as u64,
+            max_heap: max_heap as u64,
         }
     }
 

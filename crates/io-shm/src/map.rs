@@ -114,7 +114,7 @@ impl Region {
 
     /// Maps memory that a peer made, after checking that its size is as agreed and final.
     pub(crate) fn map_foreign(file: BorrowedFd<'_>, bulk_bytes: usize) -> rustix::io::Result<Self> {
-        check_foreign(file, file_bytes(bulk_bytes))?;
+        check_foreign(file, file_bytes(bulk_bytes), SEALS)?;
         Self::map(file, bulk_bytes)
     }
 
@@ -206,9 +206,11 @@ impl Drop for Region {
     }
 }
 
-/// Checks that a file of a peer has this size for ever, and that no access to it can fault.
-fn check_foreign(file: BorrowedFd<'_>, bytes: u64) -> rustix::io::Result<()> {
-    if !rustix::fs::fcntl_get_seals(file)?.contains(SEALS) {
+/// Checks that a file of a peer has these seals and this size for ever, and that no access to it can
+/// fault. The seals include those that make the size final.
+fn check_foreign(file: BorrowedFd<'_>, bytes: u64, seals: SealFlags) -> rustix::io::Result<()> {
+    debug_assert!(seals.contains(SEALS));
+    if !rustix::fs::fcntl_get_seals(file)?.contains(seals) {
         return Err(Errno::PERM);
     }
     if rustix::fs::fstatfs(file)?.f_type as u64 != TMPFS_MAGIC {
@@ -376,8 +378,7 @@ impl Ring {
     /// Appends bytes of the producer's message heap. False as for [`RingMemory::read_heap`].
     pub(crate) fn append_heap(&self, at: u64, bytes: usize, buffer: &mut Vec<u8>) -> bool {
         let heap = self.heap.as_ref().expect("the caller knows its size");
-        heap.append(at, bytes, buffer);
-        self.is_kept()
+        heap.append(at, bytes, buffer) && self.is_kept()
     }
 }
 
@@ -469,8 +470,7 @@ impl RingMemory for Ring {
 
     fn read_heap(&self, at: u64, into: &mut [u8]) -> bool {
         let heap = self.heap.as_ref().expect("the caller knows its size");
-        heap.read(at, into);
-        self.is_kept()
+        heap.read(at, into) && self.is_kept()
     }
 
     fn revoke(&self) {

@@ -135,7 +135,7 @@ pub(crate) trait RingMemory {
     /// Size of the producer's message heap, if the consumer has it.
     fn heap_bytes(&self) -> Option<u64>;
     /// Copies bytes out of the producer's message heap. False if the producer may have used their
-    /// memory for something else.
+    /// memory for something else, or the kernel cannot read it.
     fn read_heap(&self, at: u64, into: &mut [u8]) -> bool;
     /// Makes all later [`RingMemory::read_heap`] false. What the caller writes to the heap after
     /// this call is not taken for what was there before.

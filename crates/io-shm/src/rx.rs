@@ -90,7 +90,7 @@ impl RxPeer {
         burst: &mut Burst,
     ) -> Option<Drained> {
         match self.consumer.receive(header, burst.room()) {
-            // It was revoked: the peer is about to be gone.
+            // It was revoked, and the peer is about to be gone; or it is lost.
             Ok(record) if record.length == 0 => return Some(Drained::Some),
             Ok(record) => burst.push(number, &record),
             Err(ReceiveError::NeedsHeap) => return Some(Drained::NeedsHeap),

@@ -10,7 +10,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use common::rogue::{HEAP_BYTES, Rogue, connect, hello, sealed_memory, send, slow_to_close};
+use common::rogue::{
+    HEAP_BYTES, Rogue, connect, heap_seals, hello, memory, sealed_memory, send, slow_to_close,
+};
 use common::{Device, name, open_files};
 use starling_io::PacketIo;
 use starling_io_shm::ShmConfig;
@@ -119,12 +121,12 @@ fn files_that_are_slow_to_close_do_not_stop_the_device() {
     });
     let server = check(server, "a heap and a file too many", &|server, slow| {
         let rogue = Rogue::connected(server);
-        let heap = common::rogue::sealed(HEAP_BYTES);
+        let heap = memory(HEAP_BYTES, heap_seals());
         rogue.send_heap(HEAP_BYTES, &[heap.as_fd(), slow.as_fd()]);
     });
     let server = check(server, "a file after the heap", &|server, slow| {
         let rogue = Rogue::connected(server);
-        let heap = common::rogue::sealed(HEAP_BYTES);
+        let heap = memory(HEAP_BYTES, heap_seals());
         rogue.send_heap(HEAP_BYTES, &[heap.as_fd()]);
         send(&rogue.socket, &[1], &[slow.as_fd()]);
     });

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use common::rogue::{
-    BULK, BULK_RING, HEAP_BYTES, LINE_RING, MORE, Rogue, VALID, connect, hello, memory, sealed,
-    sealed_memory, send,
+    BULK, BULK_RING, HEAP_BYTES, LINE_RING, MORE, Rogue, RogueHeap, VALID, connect, heap_seals,
+    hello, memory, page, sealed_memory, send,
 };
 use common::{Device, PREAMBLE, name, open_files};
 use rustix::fs::SealFlags;
@@ -144,20 +144,23 @@ fn broken_heads(server: &mut Device) {
     }
 }
 
-/// Heaps that could fault, and records for heaps that never come. The device disconnects the peer.
+/// Heaps that could fault or lose pages, and records for heaps that never come. The device disconnects
+/// the peer.
 fn broken_heaps(server: &mut Device) -> u64 {
-    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let seals = heap_seals();
     let right = memory(HEAP_BYTES, seals);
     let unsealed = memory(HEAP_BYTES, SealFlags::empty());
-    let can_shrink = memory(HEAP_BYTES, SealFlags::GROW | SealFlags::SEAL);
+    let can_shrink = memory(HEAP_BYTES, seals - SealFlags::SHRINK);
+    let can_lose_pages = memory(HEAP_BYTES, seals - SealFlags::FUTURE_WRITE);
     let short = memory(HEAP_BYTES - 1, seals);
     let no_memory = File::open("/dev/zero").unwrap();
     let file = right.as_fd();
-    let cases: [(u64, &[BorrowedFd<'_>]); 10] = [
+    let cases: [(u64, &[BorrowedFd<'_>]); 11] = [
         (HEAP_BYTES, &[]),
         (HEAP_BYTES, &[file, file]),
         (HEAP_BYTES, &[unsealed.as_fd()]),
         (HEAP_BYTES, &[can_shrink.as_fd()]),
+        (HEAP_BYTES, &[can_lose_pages.as_fd()]),
         (HEAP_BYTES, &[short.as_fd()]),
         (HEAP_BYTES, &[no_memory.as_fd()]),
         (2 * HEAP_BYTES, &[file]),
@@ -189,10 +192,8 @@ fn broken_heaps(server: &mut Device) -> u64 {
 
 /// Descriptors that describe nothing in the heap.
 fn broken_descriptors(server: &mut Device) -> u64 {
-    let heap = memory(
-        HEAP_BYTES,
-        SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
-    );
+    let heap = RogueHeap::new();
+    heap.write(HEAP_BYTES - 11, b"in the heap");
     let cases = [
         (0, 0),
         (HEAP_BYTES, 1),
@@ -208,13 +209,12 @@ fn broken_descriptors(server: &mut Device) -> u64 {
         for _ in 0..100 {
             send(&rogue.socket, &[1], &[]);
         }
-        rogue.send_heap(HEAP_BYTES, &[heap.as_fd()]);
-        heap.write_all_at(b"in the heap", HEAP_BYTES - 11).unwrap();
+        rogue.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
         rogue.publish_lent(0, HEAP_BYTES - 11, 11);
         let (peer, datagram) = server.receive();
         assert_eq!(datagram, b"in the heap");
         // It has its heap: another one is not opened.
-        rogue.send_heap(HEAP_BYTES, &[heap.as_fd()]);
+        rogue.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
         rogue.publish_lent(1, at, bytes);
         assert_eq!(server.poll(), 0);
         let gone = IoEvent::PeerGone(peer, PeerGone::Certain);
@@ -225,27 +225,64 @@ fn broken_descriptors(server: &mut Device) -> u64 {
     cases.len() as u64
 }
 
-/// The peer changes its heap after the device has read it, and makes holes in it.
+/// The peer changes its heap after the device has read it, and tries to make holes in it.
 fn changing_heap(server: &mut Device) {
-    let heap = memory(
-        HEAP_BYTES,
-        SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
-    );
+    let heap = RogueHeap::new();
     let rogue = Rogue::connected(server);
-    rogue.send_heap(HEAP_BYTES, &[heap.as_fd()]);
-    heap.write_all_at(b"original", 5000).unwrap();
+    rogue.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
+    heap.write(5000, b"original");
     rogue.publish_lent(0, 5000, 8);
     assert_eq!(server.receive().1, b"original");
     rogue.publish_lent(1, 5000, 8);
     let (rx, _) = server.split();
     assert_eq!(rx.rx_burst().unwrap(), 1);
-    heap.write_all_at(b"changed!", 5000).unwrap();
+    heap.write(5000, b"changed!");
     assert_eq!(&rx.datagram(0).bytes[8..], b"original");
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(&heap, flags, 0, HEAP_BYTES).unwrap();
-    assert!(heap.set_len(0).is_err(), "its size is final");
+    assert!(rustix::fs::fallocate(&heap.file, flags, 0, HEAP_BYTES).is_err());
+    assert!(heap.file.set_len(0).is_err(), "its size is final");
     rogue.publish_lent(2, 5000, 8);
-    assert_eq!(server.receive().1, [0; 8]);
+    assert_eq!(server.receive().1, b"changed!");
+    leave(server, rogue);
+}
+
+/// The peer sends what it has never written: it arrives as zeros, and no page is made, for which the
+/// device's process would pay.
+fn holes_in_a_heap(server: &mut Device) {
+    const TAIL: u32 = BULK_RING as u32 / 4 - 8;
+    let heap = RogueHeap::new();
+    let rogue = Rogue::connected(server);
+    rogue.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
+    let mut line = 0;
+    let mut receive = |at: u64| {
+        rogue.publish_lent(line, at, TAIL);
+        line += 1;
+        server.receive().1
+    };
+    let last = HEAP_BYTES - u64::from(TAIL);
+    for at in (0..last).step_by(TAIL as usize).chain([last]) {
+        assert!(receive(at) == [0; TAIL as usize]);
+        assert_eq!(heap.taken(), 0);
+    }
+    // The same around pages that are there.
+    let written = [HEAP_BYTES / 2 - 3, HEAP_BYTES - 1000];
+    for at in written {
+        heap.write(at, b"written");
+    }
+    let pages = heap.taken();
+    assert!((2 * page()..=3 * page()).contains(&pages));
+    for _ in 0..3 {
+        let datagram = receive(HEAP_BYTES / 2 - 5000);
+        assert_eq!(&datagram[4997..5004], b"written");
+        assert!(
+            datagram[..4997]
+                .iter()
+                .chain(&datagram[5004..])
+                .all(|byte| *byte == 0)
+        );
+        assert_eq!(receive(last)[TAIL as usize - 1000..][..7], *b"written");
+        assert_eq!(heap.taken(), pages);
+    }
     leave(server, rogue);
 }
 
@@ -282,7 +319,7 @@ fn noise(server: &mut Device) {
 
 /// Files that the device does not expect, before and after the heap.
 fn unexpected_files(server: &mut Device) -> u64 {
-    let heap = sealed(HEAP_BYTES);
+    let heap = memory(HEAP_BYTES, heap_seals());
     for has_heap in [false, true] {
         let mut rogue = Rogue::connected(server);
         if has_heap {
@@ -382,6 +419,7 @@ fn peers_that_break_the_rules_are_disconnected_and_honest_peers_are_not_affected
     assert_eq!(server.report().count("peers_cut_off"), Some(cut_off));
     check(&mut server);
     changing_heap(&mut server);
+    holes_in_a_heap(&mut server);
     changing_memory(&mut server);
     noise(&mut server);
     full_rings_of_peers_that_left(&mut server);

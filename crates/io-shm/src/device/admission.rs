@@ -1,5 +1,9 @@
 //! Who gets a place: peers that connect, up to the limits, and who goes for them.
 //!
+//! A peer takes a file, its socket, and one more when it shares its message heap. It may do that only if
+//! the device has told it so when it connected. A device that has no file to spare for a heap takes the
+//! peer without one: that peer's messages are copied through the ring.
+//!
 //! A peer is *silent* while it has sent nothing since it connected, or since the device's user has closed
 //! it. Nobody knows a silent peer, and it may be one that only takes places. When a place is wanted and
 //! none is free, the peer that has been silent for longest is evicted.
@@ -8,7 +12,7 @@ use rustix::process::{Resource, getrlimit};
 use starling_io::PeerId;
 
 use super::ShmIo;
-use super::connections::{Connection, ConnectionState};
+use super::connections::{Connection, ConnectionState, PeerHeap};
 use crate::config::ShmConfig;
 use crate::handshake::{Abilities, Answer};
 use crate::map::Side;
@@ -25,15 +29,38 @@ pub(super) struct AdmissionCounts {
     pub(super) evicted: u64,
 }
 
-/// The most peers of a device with this configuration. One that accepts peers leaves a quarter of the
-/// process's files to others, because each peer takes one.
-pub(super) fn places(config: &ShmConfig, accepts: bool) -> usize {
-    match getrlimit(Resource::Nofile).current {
-        Some(files) if accepts => {
-            let most = usize::try_from(files - files / 4).unwrap_or(usize::MAX);
-            config.max_peers.min(most)
+/// How many peers and heaps of peers a device has at most.
+#[derive(Clone, Copy)]
+pub(super) struct Places {
+    pub(super) peers: usize,
+    heaps: usize,
+}
+
+impl Places {
+    /// Those of a device with this configuration. One that accepts peers leaves a quarter of the
+    /// process's files to others. Heaps get an eighth of all files, and those that are more than peers
+    /// may take.
+    pub(super) fn new(config: &ShmConfig, accepts: bool) -> Self {
+        let takes_heaps = config.max_accepted_heap_bytes != 0;
+        match getrlimit(Resource::Nofile).current {
+            Some(files) if accepts => {
+                let files = usize::try_from(files).unwrap_or(usize::MAX);
+                let for_heaps = if takes_heaps { files / 8 } else { 0 };
+                let own = files - files / 4;
+                let peers = config.max_peers.min(own - for_heaps);
+                let heaps = if takes_heaps { own - peers } else { 0 };
+                Self { peers, heaps }
+            }
+            _ => Self {
+                peers: config.max_peers,
+                heaps: if takes_heaps { config.max_peers } else { 0 },
+            },
         }
-        _ => config.max_peers,
+    }
+
+    /// The most heaps of one origin: half of them, so that none keeps all others from sharing theirs.
+    fn heaps_of_one(self) -> usize {
+        self.heaps.div_ceil(2)
     }
 }
 
@@ -47,7 +74,8 @@ impl ShmIo {
             let _ = sys::send(&handshake.socket, &Answer::Full.encode());
             return;
         };
-        let abilities = Abilities::own(&self.config);
+        let heap = self.heap_for(origin);
+        let abilities = Abilities::own(&self.config, heap == PeerHeap::Awaited);
         let theirs = handshake.hello.abilities;
         if abilities.has_membarrier && theirs.has_membarrier {
             handshake.region.use_asymmetric_fences();
@@ -68,6 +96,7 @@ impl ShmIo {
             self.set_silent(PeerId(number));
             if let Some(Some(connection)) = self.connections.get_mut(number as usize) {
                 connection.origin = origin;
+                connection.heap = heap;
             }
         }
     }
@@ -97,6 +126,22 @@ impl ShmIo {
             self.evict(|_| true)?;
         }
         self.free_number()
+    }
+
+    /// Whether a new peer of this origin may share its heap.
+    pub(super) fn heap_for(&self, origin: Option<Origin>) -> PeerHeap {
+        let connections = self.connections.iter().flatten();
+        let with_heap = connections.filter(|connection| connection.heap != PeerHeap::None);
+        let (mut all, mut of_origin) = (0, 0);
+        for connection in with_heap {
+            all += 1;
+            of_origin += usize::from(origin.is_some() && connection.origin == origin);
+        }
+        if all < self.places.heaps && of_origin < self.places.heaps_of_one() {
+            PeerHeap::Awaited
+        } else {
+            PeerHeap::None
+        }
     }
 
     /// Ends the connection of the peer that has been silent for longest, among some; `None` if none of

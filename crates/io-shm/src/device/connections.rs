@@ -33,6 +33,17 @@ pub(super) enum ConnectionState {
     Closed,
 }
 
+/// A peer's message heap, as far as the device's files are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerHeap {
+    /// The peer may not share it.
+    None,
+    /// The peer may share it, and has not. It has a file to itself already.
+    Awaited,
+    /// The peer has shared it, or something else in its place.
+    Received,
+}
+
 /// What a message means for its connection.
 enum Verdict {
     /// It goes on.
@@ -54,8 +65,7 @@ pub(super) struct Connection {
     pub(super) opened: Option<Box<str>>,
     /// The reason that the device reports when the peer is gone.
     pub(super) gone: PeerGone,
-    /// The peer may share its message heap, and has not.
-    pub(super) takes_heap: bool,
+    pub(super) heap: PeerHeap,
     /// Who opened it, if the peer did and the kernel says.
     pub(super) origin: Option<Origin>,
     /// Where in the order of silences the peer's last one began, if the peer opened it.
@@ -70,7 +80,7 @@ impl ShmIo {
             .iter()
             .position(|connection| connection.is_none());
         let number = free.unwrap_or(self.connections.len());
-        (number < self.places).then_some(number as u32)
+        (number < self.places.peers).then_some(number as u32)
     }
 
     /// The live peer that was opened by this address. Any number of sessions share one pair of
@@ -126,7 +136,7 @@ impl ShmIo {
             },
             opened: opened.map(Into::into),
             gone: PeerGone::Certain,
-            takes_heap: self.config.max_accepted_heap_bytes != 0,
+            heap: PeerHeap::None,
             origin: None,
             silent_since: 0,
         };
@@ -194,7 +204,8 @@ impl ShmIo {
             self.tx.set_max_heap(number, theirs.max_heap);
             return Verdict::Fine;
         }
-        let heap = HeapMessage::decode(message).filter(|_| connection.takes_heap);
+        let may_come = connection.heap == PeerHeap::Awaited;
+        let heap = HeapMessage::decode(message).filter(|_| may_come);
         let Some(heap) = heap else {
             // A doorbell message: its arrival was its purpose.
             return if has_files {
@@ -203,7 +214,7 @@ impl ShmIo {
                 Verdict::Fine
             };
         };
-        connection.takes_heap = false;
+        connection.heap = PeerHeap::Received;
         // A file that this process may not open counts as none.
         let file = sys::peek_file(&connection.socket, &self.closer).unwrap_or(None);
         match file.and_then(|file| map_heap(heap, file, &self.config, &self.closer)) {
@@ -220,7 +231,7 @@ impl ShmIo {
             for _ in 0..MAX_POLLS_FOR_HEAP {
                 let connection = self.connections.get(number as usize);
                 match connection.and_then(Option::as_ref) {
-                    Some(connection) if connection.takes_heap => {}
+                    Some(connection) if connection.heap == PeerHeap::Awaited => {}
                     _ => break,
                 }
                 self.handle_messages(number, false);
@@ -315,9 +326,9 @@ fn map_heap(
 ) -> Option<ForeignHeap> {
     let bytes = usize::try_from(message.bytes).ok();
     let bytes = bytes.filter(|&bytes| valid_heap_bytes(bytes, config.max_accepted_heap_bytes));
-    let heap = bytes.and_then(|bytes| ForeignHeap::map(file.as_fd(), bytes).ok());
-    if heap.is_none() {
-        closer.give(file);
-    }
-    heap
+    let mapped = match bytes {
+        Some(bytes) => ForeignHeap::map(file, bytes).map_err(|(file, _)| file),
+        None => Err(file),
+    };
+    mapped.map_err(|file| closer.give(file)).ok()
 }

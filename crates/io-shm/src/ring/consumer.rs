@@ -29,7 +29,8 @@ impl Published {
 pub(crate) struct ReceivedRecord {
     /// Where the datagram begins in the buffer.
     pub(crate) at: usize,
-    /// Bytes of the datagram. Zero: the producer has revoked the record, and there is no datagram.
+    /// Bytes of the datagram. Zero: the producer has revoked the record, or the kernel cannot read its
+    /// heap, and there is no datagram.
     pub(crate) length: usize,
     /// The tail of the datagram that is left in the producer's message heap. It stays as it is until
     /// [`Consumer::return_tails`].

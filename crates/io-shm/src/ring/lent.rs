@@ -136,7 +136,7 @@ impl<M: RingMemory, T> Producer<M, T> {
 
 impl<M: RingMemory> Consumer<M> {
     /// Copies a datagram with a tail in the producer's heap. Its length is zero if the producer has
-    /// revoked it.
+    /// revoked it, or the kernel cannot read it.
     ///
     /// The tail begins on a line of `into`: both copies of it are faster then.
     pub(super) fn receive_lent(

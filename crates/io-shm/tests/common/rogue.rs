@@ -5,8 +5,11 @@ use std::fs::File;
 use std::io::{IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::ptr;
 
+use rustix::fs::SealFlags;
+use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use starling_io::PacketIo;
 
@@ -86,6 +89,50 @@ impl Rogue {
         let mut message = [0; 16];
         // Doorbell messages may come before the end.
         (0..100_000).any(|_| self.socket.read(&mut message).unwrap_or(0) == 0)
+    }
+}
+
+/// A message heap that its maker writes to while others read it. It stays mapped: a test has few.
+pub struct RogueHeap {
+    pub file: File,
+    memory: *mut u8,
+}
+
+impl RogueHeap {
+    #[allow(unsafe_code, reason = "a mapping from before the seals")]
+    pub fn new() -> Self {
+        let file = memory(HEAP_BYTES, SealFlags::empty());
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping replaces nothing.
+        let memory = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                HEAP_BYTES as usize,
+                access,
+                flags,
+                &file,
+                0,
+            )
+        };
+        rustix::fs::fcntl_add_seals(&file, heap_seals()).unwrap();
+        Self {
+            file,
+            memory: memory.unwrap().cast(),
+        }
+    }
+
+    #[allow(unsafe_code, reason = "as above")]
+    pub fn write(&self, at: u64, bytes: &[u8]) {
+        assert!(at + bytes.len() as u64 <= HEAP_BYTES);
+        // SAFETY: inside the mapping, which stays; the device reads it as memory that may change.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.add(at as usize), bytes.len());
+        }
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn taken(&self) -> u64 {
+        self.file.metadata().unwrap().blocks() * 512
     }
 }
 

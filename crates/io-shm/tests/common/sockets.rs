@@ -32,6 +32,11 @@ pub fn memory(bytes: u64, seals: SealFlags) -> File {
     file.into()
 }
 
+/// The seals of a message heap.
+pub fn heap_seals() -> SealFlags {
+    SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | SealFlags::FUTURE_WRITE
+}
+
 /// Memory of a size that is final.
 pub fn sealed(bytes: u64) -> File {
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;

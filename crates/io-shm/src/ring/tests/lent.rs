@@ -18,8 +18,7 @@ impl Heap {
         for (at, byte) in room.iter_mut().enumerate() {
             *byte = byte_at(at);
         }
-        let foreign = ForeignHeap::map(own.file(), HEAP_BYTES).unwrap();
-        pair.consumer.set_heap(foreign);
+        pair.consumer.set_heap(map(&own));
         Self(own)
     }
 
@@ -27,6 +26,11 @@ impl Heap {
         // SAFETY: there is no other reference.
         unsafe { self.0.slice_mut(at, bytes) }.fill(0xaa);
     }
+}
+
+fn map(own: &OwnHeap) -> ForeignHeap {
+    let file = own.file().try_clone_to_owned().unwrap();
+    ForeignHeap::map(file, HEAP_BYTES).unwrap()
 }
 
 fn byte_at(at: usize) -> u8 {
@@ -233,9 +237,8 @@ fn arbitrary_descriptors_do_no_harm() {
                 false => (at, bytes),
             };
             let into = Ring::consumed_by(&pair.region, Side::Acceptor);
-            let foreign = ForeignHeap::map(heap.0.file(), HEAP_BYTES).unwrap();
             pair.consumer = Consumer::new(into, RING / 4, Heads::default());
-            pair.consumer.set_heap(foreign);
+            pair.consumer.set_heap(map(&heap.0));
             let length = u32::from(length) % (RING as u32 / 4);
             pair.forge(0, length, HeapRange { at, bytes }.encode());
             let is_in = at
