@@ -10,8 +10,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use common::rogue::{
-    HEAP_BYTES, Rogue, connect, heap_seals, hello, memory, sealed_memory, send, slow_to_close,
+use common::hostile_peer::{
+    HEAP_BYTES, HostilePeer, connect, heap_seals, hello, memory, sealed_memory, send, slow_to_close,
 };
 use common::{Device, name, open_files};
 use starling_io::PacketIo;
@@ -55,9 +55,9 @@ fn check(
 
 /// A device that is dropped with such a message in a socket.
 fn check_drop(mut server: Device) {
-    let rogue = Rogue::connected(&mut server);
+    let hostile = HostilePeer::connected(&mut server);
     let (slow, other) = slow_to_close();
-    send(&rogue.socket, &[1], &[slow.as_fd()]);
+    send(&hostile.socket, &[1], &[slow.as_fd()]);
     drop(slow);
     let (done, is_done) = mpsc::channel();
     let dropping = thread::spawn(move || {
@@ -65,7 +65,7 @@ fn check_drop(mut server: Device) {
         let _ = done.send(());
     });
     let result = is_done.recv_timeout(PATIENCE);
-    drop::<(File, TcpStream)>((rogue.socket, other));
+    drop::<(File, TcpStream)>((hostile.socket, other));
     dropping.join().unwrap();
     assert!(result.is_ok(), "a device that ends waits for a peer");
 }
@@ -108,30 +108,30 @@ fn files_that_are_slow_to_close_do_not_stop_the_device() {
         send(&socket, &[1], &[slow.as_fd()]);
     });
     let server = check(server, "a message that needs no file", &|server, slow| {
-        let rogue = Rogue::connected(server);
-        send(&rogue.socket, &[1], &[slow.as_fd()]);
+        let hostile = HostilePeer::connected(server);
+        send(&hostile.socket, &[1], &[slow.as_fd()]);
     });
     let server = check(server, "an empty message with a file", &|server, slow| {
-        let rogue = Rogue::connected(server);
-        send(&rogue.socket, &[], &[slow.as_fd()]);
+        let hostile = HostilePeer::connected(server);
+        send(&hostile.socket, &[], &[slow.as_fd()]);
     });
     let server = check(server, "a heap that is none", &|server, slow| {
-        let rogue = Rogue::connected(server);
-        rogue.send_heap(HEAP_BYTES, &[slow.as_fd()]);
+        let hostile = HostilePeer::connected(server);
+        hostile.send_heap(HEAP_BYTES, &[slow.as_fd()]);
     });
     let server = check(server, "a heap and a file too many", &|server, slow| {
-        let rogue = Rogue::connected(server);
+        let hostile = HostilePeer::connected(server);
         let heap = memory(HEAP_BYTES, heap_seals());
-        rogue.send_heap(HEAP_BYTES, &[heap.as_fd(), slow.as_fd()]);
+        hostile.send_heap(HEAP_BYTES, &[heap.as_fd(), slow.as_fd()]);
     });
     let server = check(server, "a file after the heap", &|server, slow| {
-        let rogue = Rogue::connected(server);
+        let hostile = HostilePeer::connected(server);
         let heap = memory(HEAP_BYTES, heap_seals());
-        rogue.send_heap(HEAP_BYTES, &[heap.as_fd()]);
-        send(&rogue.socket, &[1], &[slow.as_fd()]);
+        hostile.send_heap(HEAP_BYTES, &[heap.as_fd()]);
+        send(&hostile.socket, &[1], &[slow.as_fd()]);
     });
     let mut server = server;
     // Still open for others.
-    drop(Rogue::connected(&mut server));
+    drop(HostilePeer::connected(&mut server));
     check_drop(server);
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::VecDeque;
 
-use common::rogue::Rogue;
+use common::hostile_peer::HostilePeer;
 use common::{Device, name};
 use starling_io::{IoEvent, PacketIo, PeerGone, PeerRefusal};
 use starling_io_shm::ShmConfig;
@@ -24,7 +24,7 @@ fn silent_peers_make_room_for_others() {
     let (from, _) = server.receive();
     let mut silent = VecDeque::new();
     for number in 0..20u64 {
-        silent.push_back(Rogue::connected(&mut server));
+        silent.push_back(HostilePeer::connected(&mut server));
         if silent.len() > 7 {
             assert!(silent.pop_front().unwrap().was_cut_off());
         }
@@ -55,7 +55,7 @@ fn a_newcomer_gets_the_place_of_one_that_has_just_gone() {
     };
     let mut server = Device::bind(&name("just-gone"), &config);
     for _ in 0..10 {
-        let silent = Rogue::connected(&mut server);
+        let silent = HostilePeer::connected(&mut server);
         let mut client = Device::client(&config);
         let peer = client.open_peer(&server.local_address()).unwrap();
         client.send(peer, b"next");
@@ -84,11 +84,11 @@ fn with_peers_that_have_sent_no_place_is_left() {
         ..ShmConfig::default()
     };
     let mut server = Device::bind(&name("not-silent"), &config);
-    let rogues: Vec<_> = (0..3u8)
+    let hostile_peers: Vec<_> = (0..3u8)
         .map(|number| {
-            let rogue = Rogue::connected(&mut server);
-            rogue.publish(0, &[number]);
-            rogue
+            let hostile = HostilePeer::connected(&mut server);
+            hostile.publish(0, &[number]);
+            hostile
         })
         .collect();
     let mut late = Device::client(&config);
@@ -108,5 +108,5 @@ fn with_peers_that_have_sent_no_place_is_left() {
     assert_eq!(server.receive().1, b"now");
     let counts = ["peers_refused", "peers_evicted"].map(|name| server.report().count(name));
     assert_eq!(counts, [Some(1), Some(1)]);
-    drop(rogues);
+    drop(hostile_peers);
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::rogue::{BULK, BULK_RING, Rogue, VALID};
+use common::hostile_peer::{BULK, BULK_RING, HostilePeer, VALID};
 use common::{Device, name};
 use starling_io::{IoEvent, PacketIo, PeerGone};
 use starling_io_shm::ShmConfig;
@@ -17,14 +17,14 @@ fn a_dead_peer_costs_no_more_than_what_its_rings_can_hold() {
         ..ShmConfig::default()
     };
     let mut server = Device::bind(&name("dead-peer"), &config);
-    let rogue = Rogue::connected(&mut server);
-    rogue.publish(0, b"known");
+    let hostile = HostilePeer::connected(&mut server);
+    hostile.publish(0, b"known");
     let (peer, _) = server.receive();
     let largest = BULK_RING as u32 / 4;
     for line in 1..512 {
-        rogue.write(64 * line, &(VALID | BULK | largest).to_ne_bytes());
+        hostile.write(64 * line, &(VALID | BULK | largest).to_ne_bytes());
     }
-    drop(rogue);
+    drop(hostile);
     // The device learns of the end first, as when it had slept.
     server.wait(None).unwrap();
     // These have no preamble, so the test does not look at them.

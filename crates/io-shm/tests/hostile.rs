@@ -7,9 +7,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use common::rogue::{
-    BULK, BULK_RING, HEAP_BYTES, LINE_RING, MORE, Rogue, RogueHeap, VALID, connect, heap_seals,
-    hello, memory, page, sealed_memory, send,
+use common::hostile_peer::{
+    BULK, BULK_RING, HEAP_BYTES, HostileHeap, HostilePeer, LINE_RING, MORE, VALID, connect,
+    heap_seals, hello, memory, page, sealed_memory, send,
 };
 use common::{Device, PREAMBLE, name, open_files};
 use rustix::fs::SealFlags;
@@ -21,12 +21,12 @@ fn check_refused(server: &mut Device, message: &[u8], files: &[BorrowedFd<'_>], 
     let socket = connect(&server.local_address());
     send(&socket, message, files);
     server.wait(None).unwrap();
-    let mut rogue = Rogue {
+    let mut hostile = HostilePeer {
         socket: socket.into(),
         memory: File::open("/dev/null").unwrap(),
     };
-    assert_eq!(rogue.answer(), code, "{message:?}");
-    assert!(rogue.was_cut_off());
+    assert_eq!(hostile.answer(), code, "{message:?}");
+    assert!(hostile.was_cut_off());
 }
 
 fn wrong_hellos(server: &mut Device) {
@@ -85,7 +85,7 @@ fn silent_connections(server: &mut Device, files_before: usize) {
     server.wait_for_files(files_before + silent.len() + 64);
     // A peer that does send a hello is still accepted. It leaves without a datagram, so without an
     // event.
-    drop(Rogue::connected(server));
+    drop(HostilePeer::connected(server));
     drop(silent);
     server.wait_for_files(files_before);
     assert_eq!(server.event(), None);
@@ -102,20 +102,20 @@ fn broken_headers(server: &mut Device) {
         bulk_too_long,
         u32::MAX,
     ] {
-        let mut rogue = Rogue::connected(server);
-        rogue.write(0, &header.to_ne_bytes());
+        let mut hostile = HostilePeer::connected(server);
+        hostile.write(0, &header.to_ne_bytes());
         assert_eq!(server.poll(), 0);
         assert_eq!(server.event(), None);
-        assert!(rogue.was_cut_off(), "{header:#x}");
+        assert!(hostile.was_cut_off(), "{header:#x}");
 
-        let mut rogue = Rogue::connected(server);
-        rogue.publish(0, b"decent so far");
+        let mut hostile = HostilePeer::connected(server);
+        hostile.publish(0, b"decent so far");
         let (peer, datagram) = server.receive();
         assert_eq!(datagram, b"decent so far");
-        rogue.write(64, &header.to_ne_bytes());
+        hostile.write(64, &header.to_ne_bytes());
         let gone = IoEvent::PeerGone(peer, PeerGone::Certain);
         assert_eq!(server.wait_for_event(), gone);
-        assert!(rogue.was_cut_off(), "{header:#x}");
+        assert!(hostile.was_cut_off(), "{header:#x}");
         let (_, tx) = server.split();
         assert_eq!(tx.append(peer, PREAMBLE, b"", b"", b""), Err(TxError::Gone));
         server.close_peer(peer);
@@ -125,12 +125,15 @@ fn broken_headers(server: &mut Device) {
 /// Invalid heads: the device finds them when it needs room.
 fn broken_heads(server: &mut Device) {
     for head in [1u64, 64 << 20, u64::MAX] {
-        let mut rogue = Rogue::connected(server);
-        rogue.publish(0, b"hello");
+        let mut hostile = HostilePeer::connected(server);
+        hostile.publish(0, b"hello");
         let (peer, _) = server.receive();
         let (_, tx) = server.split();
         // The heads of the rings that the accepting side produces into.
-        rogue.memory.write_all_at(&head.to_ne_bytes(), 128).unwrap();
+        hostile
+            .memory
+            .write_all_at(&head.to_ne_bytes(), 128)
+            .unwrap();
         let error = loop {
             if let Err(error) = tx.append(peer, PREAMBLE, &[1; 500], b"", b"") {
                 break error;
@@ -140,7 +143,7 @@ fn broken_heads(server: &mut Device) {
         let gone = IoEvent::PeerGone(peer, PeerGone::Certain);
         assert_eq!(server.wait_for_event(), gone);
         server.close_peer(peer);
-        assert!(rogue.was_cut_off());
+        assert!(hostile.was_cut_off());
     }
 }
 
@@ -169,30 +172,30 @@ fn broken_heaps(server: &mut Device) -> u64 {
         (1 << 50, &[file]),
     ];
     for (bytes, files) in cases {
-        let mut rogue = Rogue::connected(server);
-        rogue.send_heap(bytes, files);
+        let mut hostile = HostilePeer::connected(server);
+        hostile.send_heap(bytes, files);
         server.wait(None).unwrap();
         assert_eq!(server.event(), None);
-        assert!(rogue.was_cut_off(), "{bytes} {files:?}");
+        assert!(hostile.was_cut_off(), "{bytes} {files:?}");
     }
     // A record with a descriptor, and no heap.
-    let mut rogue = Rogue::connected(server);
-    rogue.publish(0, b"decent so far");
+    let mut hostile = HostilePeer::connected(server);
+    hostile.publish(0, b"decent so far");
     let (peer, _) = server.receive();
-    rogue.publish_lent(1, 0, 100);
+    hostile.publish_lent(1, 0, 100);
     assert_eq!(server.poll(), 0);
     assert_eq!(
         server.wait_for_event(),
         IoEvent::PeerGone(peer, PeerGone::Certain)
     );
-    assert!(rogue.was_cut_off());
+    assert!(hostile.was_cut_off());
     server.close_peer(peer);
     cases.len() as u64 + 1
 }
 
 /// Descriptors that describe nothing in the heap.
 fn broken_descriptors(server: &mut Device) -> u64 {
-    let heap = RogueHeap::new();
+    let heap = HostileHeap::new();
     heap.write(HEAP_BYTES - 11, b"in the heap");
     let cases = [
         (0, 0),
@@ -204,22 +207,22 @@ fn broken_descriptors(server: &mut Device) -> u64 {
         (0, u32::MAX),
     ];
     for (at, bytes) in cases {
-        let mut rogue = Rogue::connected(server);
+        let mut hostile = HostilePeer::connected(server);
         // The heap is behind more messages than the device receives in one poll.
         for _ in 0..100 {
-            send(&rogue.socket, &[1], &[]);
+            send(&hostile.socket, &[1], &[]);
         }
-        rogue.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
-        rogue.publish_lent(0, HEAP_BYTES - 11, 11);
+        hostile.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
+        hostile.publish_lent(0, HEAP_BYTES - 11, 11);
         let (peer, datagram) = server.receive();
         assert_eq!(datagram, b"in the heap");
         // It has its heap: another one is not opened.
-        rogue.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
-        rogue.publish_lent(1, at, bytes);
+        hostile.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
+        hostile.publish_lent(1, at, bytes);
         assert_eq!(server.poll(), 0);
         let gone = IoEvent::PeerGone(peer, PeerGone::Certain);
         assert_eq!(server.wait_for_event(), gone, "{at} {bytes}");
-        assert!(rogue.was_cut_off());
+        assert!(hostile.was_cut_off());
         server.close_peer(peer);
     }
     cases.len() as u64
@@ -227,13 +230,13 @@ fn broken_descriptors(server: &mut Device) -> u64 {
 
 /// The peer changes its heap after the device has read it, and tries to make holes in it.
 fn changing_heap(server: &mut Device) {
-    let heap = RogueHeap::new();
-    let rogue = Rogue::connected(server);
-    rogue.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
+    let heap = HostileHeap::new();
+    let hostile = HostilePeer::connected(server);
+    hostile.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
     heap.write(5000, b"original");
-    rogue.publish_lent(0, 5000, 8);
+    hostile.publish_lent(0, 5000, 8);
     assert_eq!(server.receive().1, b"original");
-    rogue.publish_lent(1, 5000, 8);
+    hostile.publish_lent(1, 5000, 8);
     let (rx, _) = server.split();
     assert_eq!(rx.rx_burst().unwrap(), 1);
     heap.write(5000, b"changed!");
@@ -241,21 +244,21 @@ fn changing_heap(server: &mut Device) {
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     assert!(rustix::fs::fallocate(&heap.file, flags, 0, HEAP_BYTES).is_err());
     assert!(heap.file.set_len(0).is_err(), "its size is final");
-    rogue.publish_lent(2, 5000, 8);
+    hostile.publish_lent(2, 5000, 8);
     assert_eq!(server.receive().1, b"changed!");
-    leave(server, rogue);
+    leave(server, hostile);
 }
 
 /// The peer sends what it has never written: it arrives as zeros, and no page is made, for which the
 /// device's process would pay.
 fn holes_in_a_heap(server: &mut Device) {
     const TAIL: u32 = BULK_RING as u32 / 4 - 8;
-    let heap = RogueHeap::new();
-    let rogue = Rogue::connected(server);
-    rogue.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
+    let heap = HostileHeap::new();
+    let hostile = HostilePeer::connected(server);
+    hostile.send_heap(HEAP_BYTES, &[heap.file.as_fd()]);
     let mut line = 0;
     let mut receive = |at: u64| {
-        rogue.publish_lent(line, at, TAIL);
+        hostile.publish_lent(line, at, TAIL);
         line += 1;
         server.receive().1
     };
@@ -283,29 +286,32 @@ fn holes_in_a_heap(server: &mut Device) {
         assert_eq!(receive(last)[TAIL as usize - 1000..][..7], *b"written");
         assert_eq!(heap.taken(), pages);
     }
-    leave(server, rogue);
+    leave(server, hostile);
 }
 
 /// The peer changes memory that the device has read. A received datagram does not change.
 fn changing_memory(server: &mut Device) {
-    let rogue = Rogue::connected(server);
-    rogue.publish(0, b"original");
+    let hostile = HostilePeer::connected(server);
+    hostile.publish(0, b"original");
     let (rx, _) = server.split();
     assert_eq!(rx.rx_burst().unwrap(), 1);
-    rogue.write(0, &[0xff; 64]);
+    hostile.write(0, &[0xff; 64]);
     assert_eq!(&rx.datagram(0).bytes[8..], b"original");
-    leave(server, rogue);
+    leave(server, hostile);
 }
 
 /// Endless doorbell messages and a sleep word that always changes.
 fn noise(server: &mut Device) {
-    let rogue = Rogue::connected(server);
-    rogue.publish(0, b"hello");
+    let hostile = HostilePeer::connected(server);
+    hostile.publish(0, b"hello");
     let (peer, _) = server.receive();
     for number in 0..5000u64 {
-        send(&rogue.socket, b"bell?", &[]);
+        send(&hostile.socket, b"bell?", &[]);
         let word = number << 2 | 3;
-        rogue.memory.write_all_at(&word.to_ne_bytes(), 256).unwrap();
+        hostile
+            .memory
+            .write_all_at(&word.to_ne_bytes(), 256)
+            .unwrap();
         let (_, tx) = server.split();
         // The ring is full at some point, because the peer does not read it.
         let _ = tx.append(peer, PREAMBLE, b"x", b"", b"");
@@ -314,22 +320,22 @@ fn noise(server: &mut Device) {
             server.wait(None).unwrap();
         }
     }
-    leave(server, rogue);
+    leave(server, hostile);
 }
 
 /// Files that the device does not expect, before and after the heap.
 fn unexpected_files(server: &mut Device) -> u64 {
     let heap = memory(HEAP_BYTES, heap_seals());
     for has_heap in [false, true] {
-        let mut rogue = Rogue::connected(server);
+        let mut hostile = HostilePeer::connected(server);
         if has_heap {
-            rogue.send_heap(HEAP_BYTES, &[heap.as_fd()]);
+            hostile.send_heap(HEAP_BYTES, &[heap.as_fd()]);
         }
-        send(&rogue.socket, b"bell?", &[]);
-        send(&rogue.socket, b"bell?", &[heap.as_fd(); 3]);
+        send(&hostile.socket, b"bell?", &[]);
+        send(&hostile.socket, b"bell?", &[heap.as_fd(); 3]);
         server.wait(None).unwrap();
         assert_eq!(server.event(), None);
-        assert!(rogue.was_cut_off(), "{has_heap}");
+        assert!(hostile.was_cut_off(), "{has_heap}");
     }
     2
 }
@@ -337,18 +343,20 @@ fn unexpected_files(server: &mut Device) -> u64 {
 /// Peers that leave, and whose rings are full of headers, so that the last datagram which is delivered of
 /// each fills a burst.
 fn full_rings_of_peers_that_left(server: &mut Device) {
-    const ROGUES: u64 = 4;
-    let rogues: Vec<Rogue> = (0..ROGUES).map(|_| Rogue::connected(server)).collect();
+    const HOSTILE: u64 = 4;
+    let hostile_peers: Vec<HostilePeer> = (0..HOSTILE)
+        .map(|_| HostilePeer::connected(server))
+        .collect();
     let lines = LINE_RING / 64;
     assert!(lines.is_multiple_of(MAX_BURST as u64));
-    for rogue in rogues {
+    for hostile in hostile_peers {
         for line in 0..lines {
-            rogue.publish(line, b"once more");
+            hostile.publish(line, b"once more");
             let header = VALID | MORE | (PREAMBLE.len() + 9) as u32;
-            rogue.write(64 * line, &header.to_ne_bytes());
+            hostile.write(64 * line, &header.to_ne_bytes());
         }
     }
-    for _ in 0..ROGUES {
+    for _ in 0..HOSTILE {
         let event = loop {
             server.poll();
             if let Some(event) = server.poll_event() {
@@ -365,11 +373,11 @@ fn full_rings_of_peers_that_left(server: &mut Device) {
         assert_eq!(datagram, b"once more");
         datagrams += 1;
     }
-    assert!(datagrams >= ROGUES * lines, "at least all of each ring");
+    assert!(datagrams >= HOSTILE * lines, "at least all of each ring");
 }
 
-fn leave(server: &mut Device, rogue: Rogue) {
-    drop(rogue);
+fn leave(server: &mut Device, hostile: HostilePeer) {
+    drop(hostile);
     let IoEvent::PeerGone(peer, PeerGone::Certain) = server.wait_for_event() else {
         panic!("another event");
     };

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use common::rogue::{RogueServer, connect, hello, send, slow_to_close};
+use common::hostile_peer::{HostileServer, connect, hello, send, slow_to_close};
 use common::{Device, name};
 use starling_io::{IoEvent, PacketIo, PeerGone, PeerId, PeerRefusal};
 use starling_io_shm::ShmConfig;
@@ -176,7 +176,7 @@ fn users_without_an_id_in_a_namespace_are_not_the_same_user() {
 #[test]
 fn a_peer_that_is_refused_before_its_hello_learns_why() {
     const ROUNDS: usize = 200;
-    let server = RogueServer::bind(&name("refused-early"));
+    let server = HostileServer::bind(&name("refused-early"));
     let address = server.address.clone();
     let refusing = thread::spawn(move || {
         for _ in 0..ROUNDS {

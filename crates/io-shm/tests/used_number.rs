@@ -4,7 +4,7 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 
-use common::rogue::RogueServer;
+use common::hostile_peer::HostileServer;
 use common::{Device, PREAMBLE, name};
 use starling_io::{PacketIo, PacketTx, TxError};
 use starling_io_shm::ShmConfig;
@@ -17,11 +17,11 @@ fn a_fault_of_a_closed_peer_does_not_cut_off_the_next_one_with_its_number() {
         ring_bytes: 64 << 10,
         ..ShmConfig::default()
     };
-    let rogue = RogueServer::bind(&name("used-number-rogue"));
+    let hostile = HostileServer::bind(&name("used-number-hostile"));
     let mut server = Device::bind(&name("used-number"), &config);
     let mut client = Device::client(&config);
-    let broken = client.open_peer(&rogue.address).unwrap();
-    let (_socket, memory) = rogue.accept();
+    let broken = client.open_peer(&hostile.address).unwrap();
+    let (_socket, memory) = hostile.accept();
     // The heads of the rings that the connecting side produces into.
     memory.write_all_at(&u64::MAX.to_ne_bytes(), 0).unwrap();
     let (_, tx) = client.split();

@@ -3,7 +3,7 @@
 // Each test binary uses some of these.
 #![allow(dead_code, unreachable_pub)]
 
-pub mod rogue;
+pub mod hostile_peer;
 pub mod sockets;
 
 use std::collections::VecDeque;

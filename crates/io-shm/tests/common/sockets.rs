@@ -26,7 +26,7 @@ pub fn page() -> u64 {
 
 pub fn memory(bytes: u64, seals: SealFlags) -> File {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create("rogue", flags).unwrap();
+    let file = rustix::fs::memfd_create("hostile", flags).unwrap();
     rustix::fs::ftruncate(&file, bytes).unwrap();
     rustix::fs::fcntl_add_seals(&file, seals).unwrap();
     file.into()

@@ -23,24 +23,24 @@ pub const HEAP: u32 = 1 << 28;
 pub const HEAP_BYTES: u64 = 128 << 10;
 
 /// A connection that the test makes without a device.
-pub struct Rogue {
+pub struct HostilePeer {
     pub socket: File,
     pub memory: File,
 }
 
-impl Rogue {
+impl HostilePeer {
     /// Connects as an honest peer does, and checks that the device accepts.
     pub fn connected(server: &mut Device) -> Self {
         let memory = sealed_memory();
         let socket = connect(&server.local_address());
         send(&socket, &hello(), &[memory.as_fd()]);
         server.wait(None).unwrap();
-        let mut rogue = Self {
+        let mut hostile = Self {
             socket: socket.into(),
             memory,
         };
-        assert_eq!(rogue.answer(), Some(0));
-        rogue
+        assert_eq!(hostile.answer(), Some(0));
+        hostile
     }
 
     /// The code of the answer; `None` if the device hung up without one.
@@ -70,7 +70,7 @@ impl Rogue {
         self.write(64 * line, &header.to_ne_bytes());
     }
 
-    /// Publishes a datagram in one line, whose tail is in the rogue's heap.
+    /// Publishes a datagram in one line, whose tail is in the hostile's heap.
     pub fn publish_lent(&self, line: u64, at: u64, bytes: u32) {
         let descriptor = [&at.to_le_bytes()[..], &bytes.to_le_bytes()].concat();
         let record = [&PREAMBLE[..], &descriptor].concat();
@@ -93,12 +93,12 @@ impl Rogue {
 }
 
 /// A message heap that its maker writes to while others read it. It stays mapped: a test has few.
-pub struct RogueHeap {
+pub struct HostileHeap {
     pub file: File,
     memory: *mut u8,
 }
 
-impl RogueHeap {
+impl HostileHeap {
     #[allow(unsafe_code, reason = "a mapping from before the seals")]
     pub fn new() -> Self {
         let file = memory(HEAP_BYTES, SealFlags::empty());
@@ -137,12 +137,12 @@ impl RogueHeap {
 }
 
 /// A name that is not a device's.
-pub struct RogueServer {
+pub struct HostileServer {
     pub address: String,
     listener: OwnedFd,
 }
 
-impl RogueServer {
+impl HostileServer {
     pub fn bind(address: &str) -> Self {
         let listener = socket();
         rustix::net::bind(&listener, &socket_address(address)).unwrap();
