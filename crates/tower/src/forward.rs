@@ -82,8 +82,8 @@ impl Drop for EndWhenDropped {
     }
 }
 
-/// A call that is forwarded, as the layers see it: the future of [`InnerService`](crate::InnerService). The call begins when
-/// this is polled, and is cancelled when it is dropped.
+/// A call that is forwarded, as the layers see it: the future of [`InnerService`](crate::InnerService). The call
+/// begins when this is polled, and is cancelled when it is dropped.
 #[derive(Debug)]
 pub struct ForwardedCall {
     forwarding: Arc<Forwarding>,
