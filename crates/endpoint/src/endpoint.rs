@@ -55,10 +55,16 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) schedule: TurnSchedule,
     /// Requests when the clock was last read.
     pub(crate) requests_seen: u64,
-    /// What it held for its peers.
-    pub(crate) held: MemoryReturn,
     pub(crate) stall: Option<Stall>,
     pub(crate) io: I,
+    /// What it held for its peers. Dropped last: what the others held goes back.
+    pub(crate) held: MemoryReturn,
+}
+
+impl<I: PacketIo, C: Clock> Drop for Endpoint<I, C> {
+    fn drop(&mut self) {
+        self.held.note_end(&mut self.parts.core);
+    }
 }
 
 impl<I: PacketIo, C: Clock> fmt::Debug for Endpoint<I, C> {
@@ -116,9 +122,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             between_turns: false,
             schedule: TurnSchedule::default(),
             requests_seen: 0,
-            held: MemoryReturn::new(config.returns_memory, now_ns),
             stall: None,
             io,
+            held: MemoryReturn::new(config.returns_memory, now_ns),
         })
     }
 

@@ -10,7 +10,7 @@
 //!
 //! An allocator keeps what is freed, and cannot know that a burst is over. The endpoint knows: it counts what it
 //! holds. If the most of a whole stretch is far below the peak, the difference was freed, and will not be wanted again
-//! at once. So a load that comes and goes within seconds costs nothing.
+//! at once. So a load that comes and goes within seconds costs nothing. What an endpoint held that ends goes back, too.
 
 use starling_io::return_freed_memory;
 
@@ -74,8 +74,7 @@ impl MemoryReturn {
         if now_ns >= self.begun_ns + STRETCH_NS {
             self.begun_ns = now_ns;
             core.proto.begin_stretch();
-            let others: usize = self.others.iter_mut().map(|held_most| held_most()).sum();
-            let most = core.proto.take_most_held() + core.pending.take_most_held() + others;
+            let most = self.take_most_held(core);
             if self.end_stretch(most) && self.is_enabled {
                 return_freed_memory();
             }
@@ -87,11 +86,30 @@ impl MemoryReturn {
         }
     }
 
+    /// The most that the endpoint and others held in this stretch.
+    fn take_most_held<R>(&mut self, core: &mut Core<R>) -> usize {
+        let others: usize = self.others.iter_mut().map(|held_most| held_most()).sum();
+        core.proto.take_most_held() + core.pending.take_most_held() + others
+    }
+
+    /// The endpoint is about to be dropped.
+    pub(crate) fn note_end<R>(&mut self, core: &mut Core<R>) {
+        self.peak = self.peak.max(self.take_most_held(core));
+    }
+
     /// A stretch has ended in which so much was held at most. Returns whether what was freed is to go back.
     fn end_stretch(&mut self, most: usize) -> bool {
         let goes_back = self.peak.saturating_sub(most) >= WORTH_BYTES;
         self.peak = if goes_back { most } else { self.peak.max(most) };
         goes_back
+    }
+}
+
+impl Drop for MemoryReturn {
+    fn drop(&mut self) {
+        if self.end_stretch(0) && self.is_enabled {
+            return_freed_memory();
+        }
     }
 }
 
