@@ -10,7 +10,7 @@
 //!
 //! An allocator keeps what is freed, and cannot know that a burst is over. The endpoint knows: it counts what it
 //! holds. If the most of a whole stretch is far below the peak, the difference was freed, and will not be wanted again
-//! at once. So a load that comes and goes within seconds costs nothing. What an endpoint held that ends goes back, too.
+//! at once. So a load that comes and goes within seconds costs nothing. What it still held goes back when it ends.
 
 use starling_io::return_freed_memory;
 

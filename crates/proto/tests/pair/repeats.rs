@@ -35,11 +35,15 @@ fn answered(net: &mut Net, bytes: usize) -> u64 {
     number
 }
 
-/// Bytes that the server sends in the turn in which this arrives, and the next one.
-fn answer_to(net: &mut Net, datagram: &[u8]) -> usize {
+/// A datagram of the client's.
+fn from_client(net: &Net, frames: &[u8]) -> Vec<u8> {
+    [&net.preamble(0, 1)[..], frames].concat()
+}
+
+/// Bytes that the server sends in the turn in which these frames arrive, and the next one.
+fn answer_to(net: &mut Net, frames: &[u8]) -> usize {
     net.log.clear();
-    let bytes = [&net.preamble(0, 1)[..], datagram].concat();
-    net.inject(0, 1, bytes);
+    net.inject(0, 1, from_client(net, frames));
     net.run_until(net.now + 100_000);
     let answers = net.log.iter().filter(|(from, _)| *from == 1);
     answers.map(|(_, datagram)| datagram.len()).sum()
@@ -139,11 +143,7 @@ fn fragments_that_are_too_many_for_a_flush_leave_with_the_next_ones() {
         host.wire.mtu = 64 << 10;
     }
     let number = unacknowledged(&mut net, 2 << 20);
-    let asked = [
-        &net.preamble(0, 1)[..],
-        &frames(RFR, number, &wants(1, 20), 1),
-    ]
-    .concat();
+    let asked = from_client(&net, &frames(RFR, number, &wants(1, 20), 1));
     let (now, server) = (net.now, &mut net.hosts[1]);
     server.wire.room = 1_000;
     server.take(now, 0, false, &asked);
@@ -161,11 +161,7 @@ fn fragments_that_are_too_many_for_a_flush_leave_with_the_next_ones() {
 fn what_a_full_device_has_no_room_for_is_no_rest() {
     let mut net = Net::pair();
     let number = unacknowledged(&mut net, 50_000);
-    let asked = [
-        &net.preamble(0, 1)[..],
-        &frames(RFR, number, &wants(1, 20), 1),
-    ]
-    .concat();
+    let asked = from_client(&net, &frames(RFR, number, &wants(1, 20), 1));
     let (now, server) = (net.now, &mut net.hosts[1]);
     server.wire.room = 5;
     server.take(now, 0, false, &asked);
