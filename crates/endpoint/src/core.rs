@@ -75,7 +75,8 @@ pub(crate) struct Core<R> {
     pub(crate) local: Arc<local::Shared>,
     pub(crate) abandoned: Arc<Abandoned>,
     pub(crate) sleep: Arc<SleepState>,
-    /// When a call's deadline or the end of a future's sleep comes next, at the earliest.
+    /// When a call's deadline or the end of a future's sleep comes next, at the earliest. In the past while time
+    /// is shared.
     due_ns: u64,
     pub(crate) draining: bool,
     /// Empty jobs, to be filled again.
@@ -307,6 +308,11 @@ impl<R> Core<R> {
             || self.sleep.has_work()
             || self.proto.has_event()
             || self.due_ns <= self.now_ns
+    }
+
+    /// Each turn handles more than datagrams from now on, until [`Core::end_side_work`].
+    pub(crate) fn begin_shared_turns(&mut self) {
+        self.due_ns = 0;
     }
 
     /// All that was left before [`SleepState::begin_work`] is done, and what was due.

@@ -163,6 +163,9 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         let is_on = self.shares.is_on();
         self.times_datagrams = is_on || !self.batched_timestamps;
         self.core.proto.set_fast_path(!is_on);
+        if is_on {
+            self.core.begin_shared_turns();
+        }
     }
 
     /// Handles a request that arrived while time is shared, or has it wait.

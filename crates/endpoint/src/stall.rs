@@ -46,6 +46,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.requests_seen = self.parts.core.stats.requests;
         let now_ns = self.parts.clock.now_ns();
         (self.parts.shares).record_run(requests as usize, now_ns, now_ns.saturating_sub(lasted_ns));
+        self.parts.apply_sharing();
         if lasted_ns >= STALL_NS {
             self.parts.core.stats.stalls += 1;
             self.stall = Some(Stall {

@@ -73,16 +73,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         } else {
             events += self.handle_silence();
         }
-        if self.parts.shares.is_on() {
-            events += self.handle_shared()?;
-        }
         if (self.parts.core.stats.turns).is_multiple_of(EVENT_INTERVAL) {
             events += self.poll_device_events();
             self.maintain_workers();
             self.return_memory();
         }
         if self.parts.core.has_side_work() {
-            events += self.do_side_work();
+            events += self.do_side_work()?;
         }
         let now_ns = self.parts.core.now_ns;
         let tx = self.io.split().1;
@@ -154,8 +151,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// Does the work of a turn besides handling datagrams. Returns the number of things done.
     #[inline(never)]
-    fn do_side_work(&mut self) -> usize {
+    fn do_side_work(&mut self) -> Result<usize, IoError> {
         self.parts.core.sleep.begin_work();
+        let mut events = 0;
+        if self.parts.shares.is_on() {
+            events += self.handle_shared()?;
+        }
         let before = self.parts.core.stats.handled();
         self.poll_workers();
         let tx = self.io.split().1;
@@ -163,7 +164,6 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             self.parts.core.answer_abandoned(tx);
         }
         self.parts.core.expire(tx);
-        let mut events = 0;
         while let Some(event) = self.parts.core.proto.poll_event() {
             events += 1;
             if let (Event::RequestAbandoned { id }, Some(dispatch)) = (&event, &self.parts.dispatch)
@@ -175,7 +175,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         events += self.run_futures();
         self.deliver_finished();
         self.parts.core.end_side_work();
-        events + (self.parts.core.stats.handled() - before) as usize
+        if self.parts.shares.is_on() {
+            self.parts.core.begin_shared_turns();
+        }
+        Ok(events + (self.parts.core.stats.handled() - before) as usize)
     }
 
     /// Whether a turn would do something although nothing arrives.
