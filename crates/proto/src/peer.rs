@@ -217,6 +217,20 @@ impl Peer {
         self.unanswered = 0;
     }
 
+    /// When it is pinged next, if nothing is heard of it before.
+    pub(crate) fn ping_at(&self, keepalive_ns: u64) -> u64 {
+        // An unanswered ping may have been lost. Faster pings from then on tell a bad network from a dead peer.
+        let pause_ns = match self.unanswered == 0 && self.awaited_pong == 0 {
+            true => keepalive_ns,
+            false => keepalive_ns / 4,
+        };
+        let silent_at = match self.awaited_pong {
+            0 => self.heard_at.saturating_add(keepalive_ns),
+            _ => 0,
+        };
+        silent_at.max(self.pinged_at.saturating_add(pause_ns))
+    }
+
     /// The preamble of its datagrams for this endpoint, if a session refers to it.
     pub(crate) fn own_preamble(&self) -> Option<[u8; PREAMBLE_BYTES]> {
         let is_referred_to = self.client_sessions + self.server_sessions > 0;

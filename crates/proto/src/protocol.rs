@@ -26,7 +26,7 @@ use crate::{
 };
 use starling_msgbuf::Msgbuf;
 
-/// The interval at which silent peers and idle sessions are checked.
+/// The shortest interval at which silent peers and idle sessions are checked. The longest is the keepalive's.
 const TICK_NS: u64 = 50_000_000;
 
 /// The frames of one datagram that are not read yet.
@@ -454,14 +454,20 @@ impl Protocol {
             self.shared.peers.discount_absence(late);
             self.client.discount_absence(late);
         }
-        self.next_tick = now + TICK_NS;
-        self.overdue_at = self.next_tick + self.shared.config.keepalive_ns;
-        self.client.ping(&mut self.shared, now, sink);
-        self.server.drop_silent(&mut self.shared, now);
+        let pings_at = self.client.ping(&mut self.shared, now, sink);
+        let drops_at = self.server.drop_silent(&mut self.shared, now);
         self.server.check_idle(&mut self.shared, now, sink);
         if self.server.draining {
             self.server.announce_drain(&mut self.shared, sink);
         }
+        let keepalive = self.shared.config.keepalive_ns;
+        let soonest = now + TICK_NS;
+        // An idle endpoint sleeps from ping to ping.
+        self.next_tick = match self.server.draining || self.server.checks_in_steps() {
+            true => soonest,
+            false => (pings_at.min(drops_at).min(now + keepalive)).max(soonest),
+        };
+        self.overdue_at = self.next_tick + keepalive;
     }
 
     /// When [`Protocol::flush`] must be called next, even if nothing arrives. `None`: never.

@@ -89,36 +89,41 @@ impl Client {
         }
     }
 
-    /// Pings silent peers, and ends the sessions with peers that answer no ping.
-    pub(crate) fn ping<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+    /// Pings silent peers, and ends the sessions with peers that answer no ping. Returns when the next one is due, if
+    /// nothing is heard before.
+    pub(crate) fn ping<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        sink: &mut S,
+    ) -> u64 {
         let (keepalive, timeout) = (shared.config.keepalive_ns, shared.config.peer_timeout_ns);
         let mut dead = Vec::new();
+        let mut next_at = u64::MAX;
         for (id, peer) in shared.peers.iter_mut() {
             // Connecting sessions have a limit of their own.
             if peer.client_sessions == 0 || peer.token.is_none() {
                 continue;
             }
-            let silent = now.saturating_sub(peer.heard_at);
-            // An unanswered ping may have been lost. Faster pings from then on tell a bad network
-            // from a dead peer.
-            let suspected = peer.awaited_pong != 0;
-            let pause = if peer.unanswered == 0 && !suspected {
-                keepalive
-            } else {
-                keepalive / 4
-            };
-            if silent >= timeout && peer.unanswered >= 2 {
+            if peer.unanswered >= 2 && now >= peer.heard_at.saturating_add(timeout) {
                 dead.push(id);
-            } else if (suspected || silent >= keepalive) && now >= peer.pinged_at + pause {
+                continue;
+            }
+            if now >= peer.ping_at(keepalive) {
                 peer.pinged_at = now;
                 peer.unanswered += 1;
                 self.push_ping(id, peer, sink);
+            }
+            next_at = next_at.min(peer.ping_at(keepalive));
+            if peer.unanswered >= 2 {
+                next_at = next_at.min(peer.heard_at.saturating_add(timeout));
             }
         }
         for peer in dead {
             shared.stats.peers_failed += 1;
             self.fail_peer(shared, peer, SessionError::PeerSilent);
         }
+        next_at
     }
 
     pub(super) fn push_ping<S: FrameSink>(&self, id: PeerId, peer: &mut Peer, sink: &mut S) {

@@ -118,21 +118,31 @@ impl Server {
         }
     }
 
-    /// Drops clients that are silent for longer than they would tolerate themselves.
-    pub(crate) fn drop_silent(&mut self, shared: &mut Shared, now: u64) {
+    /// Drops clients that are silent for longer than they would tolerate themselves. Returns when the next one is
+    /// due, if nothing is heard of it before.
+    pub(crate) fn drop_silent(&mut self, shared: &mut Shared, now: u64) -> u64 {
         let limit = silence_limit_ns(shared);
-        let dead: Vec<PeerId> = shared
-            .peers
-            .iter_mut()
-            .filter(|(_, peer)| {
-                peer.server_sessions > 0 && now.saturating_sub(peer.heard_at) >= limit
-            })
-            .map(|(id, _)| id)
-            .collect();
+        let mut dead = Vec::new();
+        let mut next_at = u64::MAX;
+        for (id, peer) in shared.peers.iter_mut() {
+            if peer.server_sessions == 0 {
+                continue;
+            }
+            match peer.heard_at.saturating_add(limit) {
+                at if at <= now => dead.push(id),
+                at => next_at = next_at.min(at),
+            }
+        }
         for peer in dead {
             shared.stats.peers_failed += 1;
             self.drop_peer(shared, peer);
         }
+        next_at
+    }
+
+    /// Whether [`Server::check_idle`] takes more than one tick to look at all sessions.
+    pub(crate) fn checks_in_steps(&self) -> bool {
+        self.sessions.places() > PLACES_CHECKED
     }
 }
 

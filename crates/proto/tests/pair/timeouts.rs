@@ -76,3 +76,23 @@ fn a_loss_beside_a_long_request_is_repaired_in_time() {
     let took = net.now - begun;
     assert!(took < 5_000_000, "{took} ns");
 }
+
+/// An idle process costs a few wake-ups a second: a ping, a look at its answer, and one at the server.
+#[test]
+fn an_idle_pair_sleeps_from_ping_to_ping() {
+    let (mut net, session) = warm();
+    let (end, mut wakes) = (net.now + 10_000_000_000, 0);
+    let sent = net.datagrams();
+    while net.now < end {
+        let timeouts = net.hosts.iter().map(|host| host.protocol.poll_timeout());
+        let next = timeouts.min().flatten().expect("there is a session");
+        net.run_until(next.max(net.now + 1));
+        wakes += 1;
+    }
+    assert!(wakes <= 70, "{wakes} wake-ups of both in 10 s");
+    let sent = net.datagrams() - sent;
+    assert!((36..=42).contains(&sent), "{sent} pings and pongs");
+    net.request(0, session, 20, b"small");
+    net.run_ms(1);
+    assert_eq!(answers(&net), 21);
+}
