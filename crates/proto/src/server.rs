@@ -45,6 +45,8 @@ pub(crate) struct Server {
     granted: usize,
     /// Where the search for idle credits continues.
     reclaim_at: usize,
+    /// Sessions that were told to return credits, and when. A session is in it once.
+    revoked_queue: VecDeque<(u64, SessionId)>,
     /// When a session last gave way because the device had no room for a peer.
     evicted_at: u64,
     /// Where the idle check continues.
@@ -76,6 +78,7 @@ impl Server {
             by_client: BTreeMap::new(),
             granted: 0,
             reclaim_at: 0,
+            revoked_queue: VecDeque::new(),
             evicted_at: 0,
             idle_check_at: 0,
             credit_return_queue: VecDeque::new(),

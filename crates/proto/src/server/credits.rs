@@ -69,7 +69,7 @@ impl Server {
     }
 
     /// A new session finds no credit left: credits are revoked from a session with more than one.
-    /// Returns whether that can help, so that the client should ask again.
+    /// Returns whether the client should ask again: that can help, and no credit is left yet.
     pub(super) fn make_room<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -80,7 +80,7 @@ impl Server {
         if can_help {
             self.revoke(shared, now, now, None, 1, sink);
         }
-        can_help
+        can_help && self.credits_left(shared) == 0
     }
 
     /// Tells sessions to return all credits but one: those without traffic since `idle_since`, and those of
@@ -98,6 +98,10 @@ impl Server {
             let origin = shared.peers.holder(session.peer).origin;
             shared.peers.origins.credits(origin)
         };
+        missing = missing.saturating_sub(self.reclaim_ignored(shared, now, missing, sink));
+        if missing == 0 {
+            return;
+        }
         let asks = except.and_then(|id| self.sessions.get(id));
         let fair = asks.map_or(usize::MAX, |asks| 2 * of_origin(shared, asks));
         for _ in 0..SEARCH.min(self.sessions.places()) {
@@ -110,20 +114,12 @@ impl Server {
             if Some(id) == except || session.granted <= 1 || !gives {
                 continue;
             }
-            if session.revoking && now - session.revoked_at >= shared.config.keepalive_ns {
-                // The client was told repeatedly and does not answer, or does not want to. Packets
-                // that it sends beyond its credits are no worse than those of any other sender.
-                session.revoking = false;
-                missing = missing.saturating_sub(usize::from(session.granted - 1));
-                set_credits(&mut self.granted, shared, session, 1);
-                if missing == 0 {
-                    break;
-                }
-                continue;
-            }
             if !session.revoking {
                 session.revoking = true;
                 session.revoked_at = now;
+                if !std::mem::replace(&mut session.in_revoked_queue, true) {
+                    self.revoked_queue.push_back((now, id));
+                }
                 session.revoke_number = session.credit_number + 1;
                 shared.stats.credits_revoked += u64::from(session.granted - 1);
                 session.push_credit(now, 1, sink);
@@ -135,6 +131,59 @@ impl Server {
                 break;
             }
         }
+    }
+
+    /// Takes credits back from sessions that were told to return them long ago, those of the longest ago first.
+    /// Returns how many, about `missing`.
+    fn reclaim_ignored<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        missing: usize,
+        sink: &mut S,
+    ) -> usize {
+        if self.revoked_queue.len() > 2 * shared.config.max_sessions {
+            let sessions = &self.sessions;
+            (self.revoked_queue).retain(|(_, id)| sessions.get(*id).is_some());
+        }
+        let (mut taken, mut place) = (0, 0);
+        for _ in 0..SEARCH {
+            let Some(&(since, id)) = self.revoked_queue.get(place) else {
+                break;
+            };
+            let Some(session) = self.sessions.get_mut(id).filter(|it| it.revoking) else {
+                self.revoked_queue.remove(place);
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.in_revoked_queue = false;
+                }
+                continue;
+            };
+            if session.revoked_at > since {
+                // It has returned credits, and was told again.
+                self.revoked_queue.remove(place);
+                (self.revoked_queue).push_back((session.revoked_at, id));
+                continue;
+            }
+            let is_old = now - since >= shared.config.keepalive_ns;
+            if !session.credit_is_unheard(now) {
+                place += 1;
+            } else if is_old && session.credit_sent_at > since {
+                // The client was told repeatedly and does not answer, or does not want to. Packets
+                // that it sends beyond its credits are no worse than those of any other sender.
+                taken += usize::from(session.granted - 1);
+                session.revoking = false;
+                session.in_revoked_queue = false;
+                set_credits(&mut self.granted, shared, session, 1);
+                self.revoked_queue.remove(place);
+            } else {
+                session.push_credit(now, 1, sink);
+                place += 1;
+            }
+            if !is_old || taken >= missing {
+                break;
+            }
+        }
+        taken
     }
 
     /// A client confirms its credits.

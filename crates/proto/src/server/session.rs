@@ -50,6 +50,7 @@ pub(crate) struct ServerSession {
     pub(crate) holding: HoldingId,
     /// The client was told to return all credits but one, first at `revoked_at`.
     pub(crate) revoking: bool,
+    pub(crate) in_revoked_queue: bool,
     pub(crate) blocked: bool,
     /// Credits that the client has at most.
     pub(crate) granted: u16,
@@ -90,6 +91,7 @@ impl Place for ServerSession {
             slots: Slots::new(0),
             holding: HoldingId::default(),
             revoking: false,
+            in_revoked_queue: false,
             blocked: false,
             granted: 0,
             wanted: 0,

@@ -220,3 +220,42 @@ fn a_demand_that_is_lost_is_repeated() {
     traffic(&mut net, 0, rich, 10);
     assert_eq!(credits(&net, 2, poor), 1);
 }
+
+/// A client that says nothing any more holds all credits, two in each of many sessions. Each connect of another
+/// client has one more session return a credit; those that were told first are the first to lose it.
+#[test]
+fn credits_that_a_silent_client_holds_in_many_sessions_come_back_in_time() {
+    let two = Config {
+        credits: 2,
+        ..Config::default()
+    };
+    let server = Config {
+        rx_queue_datagrams: 128,
+        overcommit: 1,
+        ..Config::default()
+    };
+    let mut net = Net::new([two.clone(), server, two]);
+    let mut sessions = Vec::new();
+    for _ in 0..80 {
+        sessions.push(net.connect(0, 1));
+        net.run_ms(1);
+    }
+    // All want two, so that none is left.
+    for (tag, session) in (0..).zip(&sessions) {
+        for _ in 0..3 {
+            net.request(0, *session, tag, b"busy");
+        }
+    }
+    net.run_ms(20);
+    let held: u16 = sessions.iter().map(|it| credits(&net, 0, *it)).sum();
+    assert_eq!(held, 128);
+    net.hosts[0].alive = false;
+    let late = net.connect(2, 1);
+    net.run_ms(700);
+    assert_eq!(credits(&net, 2, late), 1);
+    let taken = net.hosts[1].protocol.stats().credits_revoked;
+    assert!(
+        taken < 40,
+        "{taken} credits were asked for, for one session"
+    );
+}
