@@ -33,6 +33,7 @@ use crate::{
 use session::ServerSession;
 pub(crate) use session::most_session_bytes;
 use slot::{Phase, Slot};
+use teardown::IdleRound;
 
 /// A client that sends a large request or fetches a large response sends a frame within this time,
 /// even if some are lost.
@@ -43,14 +44,15 @@ pub(crate) struct Server {
     by_client: BTreeMap<(PeerId, Token, u32), SessionId>,
     /// Credits granted in all.
     granted: usize,
-    /// Where the search for idle credits continues.
+    /// Sessions with more than one credit, in no order.
+    rich: Vec<SessionId>,
+    /// Where among them the search for credits continues.
     reclaim_at: usize,
     /// Sessions that were told to return credits, and when. A session is in it once.
     revoked_queue: VecDeque<(u64, SessionId)>,
     /// When a session last gave way because the device had no room for a peer.
     evicted_at: u64,
-    /// Where the idle check continues.
-    idle_check_at: usize,
+    idle_round: IdleRound,
     /// Slots with a credit return (CR) to send.
     credit_return_queue: VecDeque<(SessionId, u8)>,
     /// Sessions that found the sink full.
@@ -77,10 +79,11 @@ impl Server {
             sessions: Table::new(max_sessions),
             by_client: BTreeMap::new(),
             granted: 0,
+            rich: Vec::new(),
             reclaim_at: 0,
             revoked_queue: VecDeque::new(),
             evicted_at: 0,
-            idle_check_at: 0,
+            idle_round: IdleRound::default(),
             credit_return_queue: VecDeque::new(),
             blocked: Blocked::default(),
             has_rest: false,

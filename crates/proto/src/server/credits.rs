@@ -15,8 +15,10 @@ use crate::{FrameSink, PeerId, SessionId};
 const IDLE_NS: u64 = 1_000_000;
 /// A credit frame that is not acknowledged for this long is sent again.
 pub(super) const REPEAT_NS: u64 = 1_000_000;
-/// Session places searched for one demand.
+/// Sessions that are looked at for one demand.
 const SEARCH: usize = 64;
+/// Of a session with one credit: its place among those with more.
+pub(super) const NOT_RICH: u32 = u32::MAX;
 
 impl Server {
     /// Credits that can be granted in all.
@@ -50,8 +52,7 @@ impl Server {
         let session = self.sessions.get_mut(id).expect("the caller has it");
         let missing = usize::from(session.wanted - session.granted.min(session.wanted));
         if session.credit_is_unheard(now) {
-            let credits = if session.revoking { 1 } else { session.granted };
-            session.push_credit(now, credits, sink);
+            session.repeat_credit(now, sink);
         }
         if missing == 0 || session.revoking {
             return;
@@ -59,7 +60,8 @@ impl Server {
         let more = missing.min(left);
         if more > 0 {
             let credits = session.granted + more as u16;
-            set_credits(&mut self.granted, shared, session, credits);
+            self.set_credits(shared, id, credits);
+            let session = self.sessions.get_mut(id).expect("the caller has it");
             session.push_credit(now, credits, sink);
         }
         if more < missing {
@@ -76,7 +78,7 @@ impl Server {
         now: u64,
         sink: &mut S,
     ) -> bool {
-        let can_help = self.granted > self.sessions.len();
+        let can_help = !self.rich.is_empty();
         if can_help {
             self.revoke(shared, now, now, None, 1, sink);
         }
@@ -104,18 +106,17 @@ impl Server {
         }
         let asks = except.and_then(|id| self.sessions.get(id));
         let fair = asks.map_or(usize::MAX, |asks| 2 * of_origin(shared, asks));
-        for _ in 0..SEARCH.min(self.sessions.places()) {
-            self.reclaim_at = (self.reclaim_at + 1) % self.sessions.places();
-            let Some(id) = self.sessions.id_at(self.reclaim_at) else {
-                continue;
-            };
-            let session = self.sessions.get_mut(id).expect("just named");
+        for _ in 0..SEARCH.min(self.rich.len()) {
+            self.reclaim_at = (self.reclaim_at + 1) % self.rich.len();
+            let id = self.rich[self.reclaim_at];
+            let session = self.sessions.get_mut(id).expect("it is among the sessions");
             let gives = session.active_at <= idle_since || of_origin(shared, session) >= fair;
-            if Some(id) == except || session.granted <= 1 || !gives {
+            if Some(id) == except || !gives {
                 continue;
             }
             if !session.revoking {
                 session.revoking = true;
+                session.revoke_repeated = false;
                 session.revoked_at = now;
                 if !std::mem::replace(&mut session.in_revoked_queue, true) {
                     self.revoked_queue.push_back((now, id));
@@ -124,7 +125,7 @@ impl Server {
                 shared.stats.credits_revoked += u64::from(session.granted - 1);
                 session.push_credit(now, 1, sink);
             } else if session.credit_is_unheard(now) {
-                session.push_credit(now, 1, sink);
+                session.repeat_credit(now, sink);
             }
             missing = missing.saturating_sub(usize::from(session.granted - 1));
             if missing == 0 {
@@ -146,7 +147,7 @@ impl Server {
             let sessions = &self.sessions;
             (self.revoked_queue).retain(|(_, id)| sessions.get(*id).is_some());
         }
-        let (mut taken, mut place) = (0, 0);
+        let (mut taken, mut told, mut place) = (0, 0, 0);
         for _ in 0..SEARCH {
             let Some(&(since, id)) = self.revoked_queue.get(place) else {
                 break;
@@ -165,21 +166,27 @@ impl Server {
                 continue;
             }
             let is_old = now - since >= shared.config.keepalive_ns;
+            let held = usize::from(session.granted - 1);
             if !session.credit_is_unheard(now) {
                 place += 1;
-            } else if is_old && session.credit_sent_at > since {
+            } else if is_old && session.revoke_repeated {
                 // The client was told repeatedly and does not answer, or does not want to. Packets
                 // that it sends beyond its credits are no worse than those of any other sender.
-                taken += usize::from(session.granted - 1);
+                taken += held;
                 session.revoking = false;
                 session.in_revoked_queue = false;
-                set_credits(&mut self.granted, shared, session, 1);
+                self.set_credits(shared, id, 1);
                 self.revoked_queue.remove(place);
             } else {
-                session.push_credit(now, 1, sink);
+                told += held;
+                session.repeat_credit(now, sink);
+                if is_old {
+                    // What it was told first may be lost, and nobody has asked since. It has as long again.
+                    session.revoked_at = now;
+                }
                 place += 1;
             }
-            if !is_old || taken >= missing {
+            if !is_old || taken + told >= missing {
                 break;
             }
         }
@@ -198,36 +205,42 @@ impl Server {
             .sessions
             .get_mut(id)
             .filter(|session| session.peer == peer);
-        let (Some(session), Some((limit, _))) = (session, Limit::parse(frame.payload)) else {
+        let number = frame.header.number;
+        let session = session.filter(|session| number <= session.credit_number);
+        let (Some(session), Some(_)) = (session, Limit::parse(frame.payload)) else {
             shared.stats.frames_stale += 1;
             return;
         };
-        let number = frame.header.number;
-        if number > session.credit_number {
-            shared.stats.frames_stale += 1;
-            return;
-        }
         session.acked_number = session.acked_number.max(number);
-        // Every credit frame since then lowers the credits.
-        if number < session.revoke_number || !session.revoking {
-            return;
+        // All credit frames since then tell it to come down to one, whatever it says that it has.
+        if session.revoking && number >= session.revoke_number {
+            session.revoking = false;
+            self.set_credits(shared, id, 1);
         }
-        let credits = limit.credits.clamp(1, u32::from(session.granted)) as u16;
-        session.revoking = false;
-        set_credits(&mut self.granted, shared, session, credits);
     }
-}
 
-/// A session has `credits` from now on, which `granted` and its origin's sum count.
-pub(super) fn set_credits(
-    granted: &mut usize,
-    shared: &mut Shared,
-    session: &mut ServerSession,
-    credits: u16,
-) {
-    let origin = shared.peers.holder(session.peer).origin;
-    for sum in [granted, shared.peers.origins.credits_mut(origin)] {
-        *sum = *sum + usize::from(credits) - usize::from(session.granted);
+    /// A session has `credits` from now on, which `granted` and its origin's sum count.
+    pub(super) fn set_credits(&mut self, shared: &mut Shared, id: SessionId, credits: u16) {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        let origin = shared.peers.holder(session.peer).origin;
+        for sum in [&mut self.granted, shared.peers.origins.credits_mut(origin)] {
+            *sum = *sum + usize::from(credits) - usize::from(session.granted);
+        }
+        session.granted = credits;
+        match session.rich_at {
+            NOT_RICH if credits > 1 => {
+                session.rich_at = self.rich.len() as u32;
+                self.rich.push(id);
+            }
+            at if at != NOT_RICH && credits <= 1 => {
+                session.rich_at = NOT_RICH;
+                self.rich.swap_remove(at as usize);
+                if let Some(moved) = self.rich.get(at as usize) {
+                    let moved = self.sessions.get_mut(*moved);
+                    moved.expect("it is among the sessions").rich_at = at;
+                }
+            }
+            _ => {}
+        }
     }
-    session.granted = credits;
 }

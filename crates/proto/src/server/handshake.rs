@@ -1,7 +1,6 @@
 //! How sessions open at the server (connect, challenge, accept, refuse), and how a client closes one.
 
 use super::Server;
-use super::credits::set_credits;
 use super::session::ServerSession;
 use crate::holdings::{Holder, Holding};
 use crate::msgbuf_pool::KEPT_BYTES;
@@ -230,8 +229,8 @@ impl Server {
         }
         shared.peers.set_origin(peer, sink.origin(peer));
         self.open_claims(shared, id);
+        self.set_credits(shared, id, granted);
         let session = self.sessions.get_mut(id).expect("just opened");
-        set_credits(&mut self.granted, shared, session, granted);
         session.holding = shared.served.insert(Holding {
             holder: shared.peers.holder(peer),
             amount: 1,

@@ -9,7 +9,7 @@
 //! ```
 //! Numbers only grow, so no request is ever handed over twice, even if frames arrive again.
 
-use super::credits::REPEAT_NS;
+use super::credits::{NOT_RICH, REPEAT_NS};
 use super::slot::{ColdState, Large, Phase, Slot};
 use crate::holdings::HoldingId;
 use crate::msgbuf_pool::KEPT_BYTES;
@@ -50,10 +50,14 @@ pub(crate) struct ServerSession {
     pub(crate) holding: HoldingId,
     /// The client was told to return all credits but one, first at `revoked_at`.
     pub(crate) revoking: bool,
+    /// It was told so again since then.
+    pub(crate) revoke_repeated: bool,
     pub(crate) in_revoked_queue: bool,
     pub(crate) blocked: bool,
     /// Credits that the client has at most.
     pub(crate) granted: u16,
+    /// The session's place among those with more than one credit.
+    pub(crate) rich_at: u32,
     /// Credits that the client said it can use.
     pub(crate) wanted: u16,
     pub(crate) fragment: u32,
@@ -91,9 +95,11 @@ impl Place for ServerSession {
             slots: Slots::new(0),
             holding: HoldingId::default(),
             revoking: false,
+            revoke_repeated: false,
             in_revoked_queue: false,
             blocked: false,
             granted: 0,
+            rich_at: NOT_RICH,
             wanted: 0,
             fragment: 0,
             max_message: 0,
@@ -308,6 +314,13 @@ impl ServerSession {
     /// Whether the last credit frame is unacknowledged for long: it or the answer was lost.
     pub(crate) fn credit_is_unheard(&self, now: u64) -> bool {
         self.acked_number < self.credit_number && now - self.credit_sent_at >= REPEAT_NS
+    }
+
+    /// Tells the client its credits again.
+    pub(crate) fn repeat_credit<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
+        self.revoke_repeated = self.revoking;
+        let credits = if self.revoking { 1 } else { self.granted };
+        self.push_credit(now, credits, sink);
     }
 
     /// Tells the client its credits.

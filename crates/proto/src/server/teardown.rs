@@ -1,7 +1,6 @@
 //! How sessions end at the server: with their client, by its silence, because the client has dropped the
 //! session, or because it has many and gives way to a client that has few.
 
-use super::credits::set_credits;
 use super::slot::Phase;
 use super::{Server, abandon};
 use crate::holdings::Holder;
@@ -15,11 +14,24 @@ const SESSIONS_COMPARED: usize = 16;
 /// Session places that one idle check looks at.
 const PLACES_CHECKED: usize = 64;
 
+/// How far [`Server::check_idle`] has come.
+#[derive(Default)]
+pub(super) struct IdleRound {
+    /// The place that is seen next.
+    place: usize,
+    /// When the next round begins, at the soonest.
+    due_at: u64,
+    /// When a session is idle for long, as far as this round has seen.
+    next_at: u64,
+}
+
 impl Server {
     pub(super) fn drop_session(&mut self, shared: &mut Shared, id: SessionId) {
-        let Some(mut session) = self.sessions.remove(id) else {
+        if self.sessions.get(id).is_none() {
             return;
-        };
+        }
+        self.set_credits(shared, id, 0);
+        let mut session = self.sessions.remove(id).expect("just seen");
         for index in 0..session.slots.count() {
             if (session.slots.get(index)).is_some_and(|slot| slot.phase == Phase::Executing) {
                 abandon(shared, session.request_id(index));
@@ -29,7 +41,6 @@ impl Server {
             slot.release_memory(shared);
         }
         self.close_claims(shared, id, &session);
-        set_credits(&mut self.granted, shared, &mut session, 0);
         shared.served.remove(session.holding);
         self.by_client
             .remove(&(session.peer, session.token, session.remote));
@@ -101,21 +112,43 @@ impl Server {
 
     /// Repeats the accept of sessions that have been idle for long. A client that has dropped the
     /// session, and whose close was lost, answers with a close. A client that has it does nothing.
-    pub(crate) fn check_idle<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+    /// Returns when there is more to do: by now, if it has not seen all places.
+    pub(crate) fn check_idle<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        sink: &mut S,
+    ) -> u64 {
         let limit = silence_limit_ns(shared);
-        for _ in 0..PLACES_CHECKED.min(self.sessions.places()) {
-            self.idle_check_at = (self.idle_check_at + 1) % self.sessions.places();
-            let Some(id) = self.sessions.id_at(self.idle_check_at) else {
+        if now < self.idle_round.due_at {
+            return self.idle_round.due_at;
+        }
+        if self.idle_round.place == 0 {
+            // Sessions that are opened in places that were seen are idle no sooner.
+            self.idle_round.next_at = now + limit;
+        }
+        for _ in 0..PLACES_CHECKED {
+            let place = self.idle_round.place;
+            if place >= self.sessions.places() {
+                self.idle_round.place = 0;
+                self.idle_round.due_at = self.idle_round.next_at;
+                return self.idle_round.due_at;
+            }
+            self.idle_round.place += 1;
+            let Some(id) = self.sessions.id_at(place) else {
                 continue;
             };
             let session = self.sessions.get_mut(id).expect("just named");
-            let since = session.active_at.max(session.idle_checked_at);
-            if now.saturating_sub(since) >= limit {
+            let mut idle_at = session.active_at.max(session.idle_checked_at) + limit;
+            if idle_at <= now {
                 session.idle_checked_at = now;
+                idle_at = now + limit;
                 let accept = self.accept(shared, id, sink);
                 self.send_accept(shared, id, accept, sink);
             }
+            self.idle_round.next_at = self.idle_round.next_at.min(idle_at);
         }
+        now
     }
 
     /// Drops clients that are silent for longer than they would tolerate themselves. Returns when the next one is
@@ -138,11 +171,6 @@ impl Server {
             self.drop_peer(shared, peer);
         }
         next_at
-    }
-
-    /// Whether [`Server::check_idle`] takes more than one tick to look at all sessions.
-    pub(crate) fn checks_in_steps(&self) -> bool {
-        self.sessions.places() > PLACES_CHECKED
     }
 }
 

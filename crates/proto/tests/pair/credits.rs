@@ -2,7 +2,7 @@
 
 use starling_proto::{Config, SessionId};
 
-use crate::net::Net;
+use crate::net::{Net, Seen};
 
 const MS: u64 = 1_000_000;
 
@@ -257,5 +257,132 @@ fn credits_that_a_silent_client_holds_in_many_sessions_come_back_in_time() {
     assert!(
         taken < 40,
         "{taken} credits were asked for, for one session"
+    );
+}
+
+/// Answers each CREDIT that a server has sent to a client with a CREDIT ACK of `said` credits.
+struct Acks {
+    said: u32,
+    /// Of the log that is read.
+    read: usize,
+    sent: usize,
+}
+
+impl Acks {
+    fn run(&mut self, net: &mut Net, client: usize, server: usize, ms: u64) {
+        const CREDIT: u8 = 18;
+        const CREDIT_ACK: u8 = 19;
+        for _ in 0..10 * ms {
+            net.run_until(net.now + MS / 10);
+            for (_, bytes) in net.log.split_off(self.read) {
+                let mut frames = &bytes[8..];
+                while let Some((header, rest)) = frames.split_first_chunk::<16>() {
+                    let length = usize::from(u16::from_le_bytes([header[2], header[3]]));
+                    frames = &rest[length..];
+                    if header[0] & 0x1f == CREDIT {
+                        // Both ends have opened their sessions in the same order.
+                        let mut ack = net.preamble(client, server);
+                        ack.extend([CREDIT_ACK, 0, 4, 0]);
+                        ack.extend(&header[4..16]);
+                        ack.extend(self.said.to_le_bytes());
+                        net.inject(client, server, ack);
+                        self.sent += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A client that holds all credits confirms each demand to return some, and says that it keeps them.
+#[test]
+fn a_client_that_confirms_a_demand_has_one_credit_whatever_it_says() {
+    for said in [1, 1024] {
+        let eight = Config {
+            credits: 8,
+            ..Config::default()
+        };
+        let server = Config {
+            rx_queue_datagrams: 16,
+            overcommit: 1,
+            ..Config::default()
+        };
+        let mut net = Net::new([eight.clone(), server, eight]);
+        let mut sessions = Vec::new();
+        for _ in 0..4 {
+            sessions.push(net.connect(0, 1));
+            net.run_ms(1);
+        }
+        for _ in 0..4 {
+            for session in &sessions {
+                (0..9).for_each(|tag| drop(net.request(0, *session, tag, b"busy")));
+            }
+            net.run_ms(5);
+        }
+        let held: u16 = sessions.iter().map(|id| credits(&net, 0, *id)).sum();
+        assert_eq!(held, 16);
+        net.hosts[0].alive = false;
+        net.hosts[2].connect(net.now, 1);
+        let (read, sent) = (net.log.len(), 0);
+        let mut acks = Acks { said, read, sent };
+        acks.run(&mut net, 0, 1, 300);
+        let connected = |it: &Seen| matches!(it, Seen::Connected(_));
+        assert!(net.hosts[2].seen.iter().any(connected), "{said}");
+        assert_eq!(acks.sent, 1, "one credit was wanted");
+    }
+}
+
+/// All of thousands of silent sessions have one credit but for one, which has two.
+#[test]
+fn the_one_session_with_more_than_a_credit_is_found_among_many() {
+    const MANY: usize = 4_000;
+    let client = |credits| Config {
+        credits,
+        ..Config::default()
+    };
+    let server = Config {
+        rx_queue_datagrams: MANY + 2,
+        overcommit: 1,
+        ..Config::default()
+    };
+    let mut net = Net::new([client(1), server, client(8), client(2)]);
+    let rich = net.connect(3, 1);
+    net.run_ms(5);
+    assert_eq!(credits(&net, 3, rich), 2);
+    for _ in 0..MANY {
+        net.connect(0, 1);
+    }
+    net.run_ms(900);
+    assert_eq!(net.hosts[1].protocol.granted(), MANY + 2);
+    net.hosts[0].alive = false;
+    net.hosts[3].alive = false;
+    let late = net.connect(2, 1);
+    net.run_ms(1_000);
+    assert_eq!(credits(&net, 2, late), 1);
+}
+
+/// A session is told to return its credits, and then nobody asks for 600 ms. The demand was lost, and when it is
+/// repeated the client has time to answer.
+#[test]
+fn a_demand_that_is_repeated_late_leaves_time_to_answer() {
+    let mut net = three();
+    let (rich, poor) = rich_and_poor(&mut net, 0, 2);
+    traffic(&mut net, 2, poor, 3);
+    assert!(credits(&net, 2, poor) > 1);
+    net.run_ms(5);
+    net.fate = Box::new(|_, from, to| usize::from((from, to) != (1, 2)));
+    traffic(&mut net, 0, rich, 1);
+    net.run_ms(600);
+    let granted = net.hosts[1].protocol.granted();
+    for _ in 0..3 {
+        traffic(&mut net, 0, rich, 1);
+        net.run_ms(2);
+    }
+    assert_eq!(net.hosts[1].protocol.granted(), granted, "it was told once");
+    net.run_ms(520);
+    traffic(&mut net, 0, rich, 1);
+    assert!(
+        credits(&net, 0, rich) > 1,
+        "it has ignored what it was told"
     );
 }

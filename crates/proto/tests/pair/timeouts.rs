@@ -77,22 +77,59 @@ fn a_loss_beside_a_long_request_is_repaired_in_time() {
     assert!(took < 5_000_000, "{took} ns");
 }
 
-/// An idle process costs a few wake-ups a second: a ping, a look at its answer, and one at the server.
-#[test]
-fn an_idle_pair_sleeps_from_ping_to_ping() {
-    let (mut net, session) = warm();
+/// How often both ends wake up in 10 s.
+fn wakes(net: &mut Net) -> usize {
     let (end, mut wakes) = (net.now + 10_000_000_000, 0);
-    let sent = net.datagrams();
     while net.now < end {
         let timeouts = net.hosts.iter().map(|host| host.protocol.poll_timeout());
         let next = timeouts.min().flatten().expect("there is a session");
         net.run_until(next.max(net.now + 1));
         wakes += 1;
     }
+    wakes
+}
+
+/// An idle process costs a few wake-ups a second: a ping, a look at its answer, and one at the server.
+#[test]
+fn an_idle_pair_sleeps_from_ping_to_ping() {
+    let (mut net, session) = warm();
+    let sent = net.datagrams();
+    let wakes = wakes(&mut net);
     assert!(wakes <= 70, "{wakes} wake-ups of both in 10 s");
     let sent = net.datagrams() - sent;
     assert!((36..=42).contains(&sent), "{sent} pings and pongs");
     net.request(0, session, 20, b"small");
     net.run_ms(1);
     assert_eq!(answers(&net), 21);
+}
+
+/// What a server had to look at in several steps once is no reason to wake up for later.
+#[test]
+fn a_server_that_had_many_sessions_sleeps_from_ping_to_ping() {
+    let mut net = Net::pair();
+    for _ in 0..200 {
+        let session = net.connect(0, 1);
+        net.run_ms(1);
+        let (now, host) = (net.now, &mut net.hosts[0]);
+        host.protocol.close(now, session, &mut host.wire);
+        net.run_ms(1);
+    }
+    net.connect(0, 1);
+    net.run_ms(600);
+    let wakes = wakes(&mut net);
+    assert!(wakes <= 90, "{wakes} wake-ups of both in 10 s");
+}
+
+/// Of many idle sessions the server repeats the accepts, and sleeps when it has.
+#[test]
+fn a_server_with_many_idle_sessions_sleeps_between_its_looks_at_them() {
+    let mut net = Net::pair();
+    for _ in 0..200 {
+        net.connect(0, 1);
+    }
+    net.run_ms(600);
+    let sent = net.datagrams();
+    let wakes = wakes(&mut net);
+    assert!(wakes <= 130, "{wakes} wake-ups of both in 10 s");
+    assert!(net.datagrams() - sent > 40, "accepts come beside pings");
 }
