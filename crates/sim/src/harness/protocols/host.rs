@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use starling_io::{Clock, PacketIo, PacketTx};
 use starling_proto::{
-    Config, Msgbuf, PeerId, Prefix, Protocol, RequestId, RequestNumber, Secrets, SessionId,
+    Config, Msgbuf, PeerId, Prefix, Protocol, RequestId, RequestNumber, RespondReason, Secrets,
+    SessionId,
 };
 
 use super::call_log::{CallLog, ext_of};
@@ -394,7 +395,12 @@ fn respond(
         response.head_mut().pop();
     }
     // The caller may have given up; the buffer has to come back either way.
-    let _ = protocol.respond(now, id, &mut response, prefix_of(expected), sink);
+    let result = protocol.respond(now, id, &mut response, prefix_of(expected), sink);
+    if let Err(RespondReason::TooLarge { .. }) = result {
+        // Flipped bits of its connect had the client take less. Without flipped bits its checker finds this answer.
+        response.head_mut().clear();
+        let _ = protocol.respond(now, id, &mut response, prefix_of(expected), sink);
+    }
     protocol.recycle(response);
 }
 
