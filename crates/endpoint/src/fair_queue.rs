@@ -71,9 +71,15 @@ impl Level {
     }
 }
 
+/// The share of a peer. It outlives the peer while items of it wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShareId(u32);
+
 #[derive(Debug)]
 struct PeerShare<T> {
     origin: u32,
+    /// The peer is gone, and its number may be another one's.
+    is_gone: bool,
     used_ns: u64,
     /// What its items cost: a moving average.
     cost_ns: u64,
@@ -84,7 +90,7 @@ struct PeerShare<T> {
 struct OriginShare {
     used_ns: u64,
     peers: Level,
-    /// Peers that are known.
+    /// Shares of its peers.
     known: u32,
 }
 
@@ -92,6 +98,7 @@ impl<T> PeerShare<T> {
     fn of(origin: u32) -> Self {
         Self {
             origin,
+            is_gone: false,
             used_ns: 0,
             cost_ns: 0,
             items: VecDeque::new(),
@@ -108,8 +115,10 @@ pub(crate) struct FairQueue<T> {
     origins: Vec<OriginShare>,
     unused_origins: Vec<u32>,
     by_origin: HashMap<Origin, u32>,
+    shares: Vec<Option<Box<PeerShare<T>>>>,
+    unused_shares: Vec<u32>,
     /// Indexed by peer.
-    peers: Vec<Option<Box<PeerShare<T>>>>,
+    by_peer: Vec<Option<ShareId>>,
     items: usize,
 }
 
@@ -121,7 +130,9 @@ impl<T> Default for FairQueue<T> {
             origins: Vec::new(),
             unused_origins: Vec::new(),
             by_origin: HashMap::new(),
-            peers: Vec::new(),
+            shares: Vec::new(),
+            unused_shares: Vec::new(),
+            by_peer: Vec::new(),
             items: 0,
         }
     }
@@ -146,19 +157,20 @@ impl<T> FairQueue<T> {
 
     /// Whether the next item of a peer is to be handled at once: nothing of the peer waits, and it has used
     /// little, also with what its items usually cost. Otherwise the item is for [`FairQueue::push`].
-    pub(crate) fn admits(&mut self, peer: PeerId, origin: impl FnOnce() -> Origin) -> bool {
-        let share = self.share(peer, origin);
+    pub(crate) fn admits(&self, id: ShareId) -> bool {
+        let Some(Some(share)) = self.shares.get(id.0 as usize) else {
+            return false;
+        };
         let (used_ns, cost_ns) = (share.used_ns, share.cost_ns);
-        let (is_first, origin) = (share.items.is_empty(), share.origin);
-        let of_host = &self.origins[origin as usize];
-        is_first
+        let of_host = &self.origins[share.origin as usize];
+        share.items.is_empty()
             && (of_host.peers.waiting.is_empty() || of_host.peers.admits(used_ns, cost_ns))
             && self.hosts.admits(of_host.used_ns, cost_ns)
     }
 
-    /// A peer that was known to [`FairQueue::admits`] has used so much time.
-    pub(crate) fn charge(&mut self, peer: PeerId, spent_ns: u64) {
-        let Some(Some(share)) = self.peers.get_mut(peer.0 as usize) else {
+    /// A peer has used so much time.
+    pub(crate) fn charge(&mut self, id: ShareId, spent_ns: u64) {
+        let Some(Some(share)) = self.shares.get_mut(id.0 as usize) else {
             return;
         };
         let host = &mut self.origins[share.origin as usize];
@@ -169,11 +181,12 @@ impl<T> FairQueue<T> {
         }
         host.used_ns = self.hosts.counted(host.used_ns) + spent_ns;
         self.most_used_ns = self.most_used_ns.max(host.used_ns);
+        self.release(id);
     }
 
     /// An item of the peer has cost so much.
-    pub(crate) fn record_cost(&mut self, peer: PeerId, cost_ns: u64) {
-        if let Some(Some(share)) = self.peers.get_mut(peer.0 as usize) {
+    pub(crate) fn record_cost(&mut self, id: ShareId, cost_ns: u64) {
+        if let Some(Some(share)) = self.shares.get_mut(id.0 as usize) {
             share.cost_ns = match share.cost_ns {
                 0 => cost_ns,
                 mean_ns => mean_ns - mean_ns / 8 + cost_ns / 8,
@@ -183,54 +196,71 @@ impl<T> FairQueue<T> {
 
     /// Puts an item behind those of its peer.
     pub(crate) fn push(&mut self, peer: PeerId, origin: impl FnOnce() -> Origin, item: T) {
+        let id = self.share(peer, origin);
+        let share = self.shares[id.0 as usize].as_mut();
+        let share = share.expect("a peer's share is there");
         self.items += 1;
-        let share = self.share(peer, origin);
         share.items.push_back(item);
         if share.items.len() > 1 {
             return;
         }
         let (used_ns, origin) = (share.used_ns, share.origin);
         let host = &mut self.origins[origin as usize];
-        host.peers.push(peer.0, used_ns);
+        host.peers.push(id.0, used_ns);
         if host.peers.waiting.len() == 1 {
             self.hosts.push(origin, host.used_ns);
         }
     }
 
-    /// Removes the next item of the peer whose turn it is.
-    pub(crate) fn pop(&mut self) -> Option<(PeerId, T)> {
+    /// Removes the next item of the peer whose turn it is. To be followed by [`FairQueue::charge`].
+    pub(crate) fn pop(&mut self) -> Option<(ShareId, T)> {
         let Self {
             hosts,
             origins,
-            peers,
+            shares,
             items,
             ..
         } = self;
         let origin = hosts.pop(|origin| origins[origin as usize].used_ns)?;
         let host = &mut origins[origin as usize];
-        let of_peer = |peer: u32| peers[peer as usize].as_ref().map_or(0, |peer| peer.used_ns);
-        let peer = host.peers.pop(of_peer)?;
-        let share = peers[peer as usize].as_mut()?;
+        let of_peer = |id: u32| {
+            shares[id as usize]
+                .as_ref()
+                .map_or(0, |share| share.used_ns)
+        };
+        let id = host.peers.pop(of_peer)?;
+        let share = shares[id as usize].as_mut()?;
         let item = share.items.pop_front()?;
         *items -= 1;
         // What this item costs is charged by when their next turns are looked for.
         if !share.items.is_empty() {
-            host.peers.push(peer, share.used_ns);
+            host.peers.push(id, share.used_ns);
         }
         if !host.peers.waiting.is_empty() {
             hosts.push(origin, host.used_ns);
         }
-        Some((PeerId(peer), item))
+        Some((ShareId(id), item))
     }
 
-    /// The device forgets a peer, and may use its number for another one.
+    /// The device forgets a peer, and may use its number for another one. Items of it that wait keep their turns.
     pub(crate) fn forget(&mut self, peer: PeerId) {
-        let Some(place) = self.peers.get_mut(peer.0 as usize) else {
+        let place = self.by_peer.get_mut(peer.0 as usize);
+        let Some(id) = place.and_then(Option::take) else {
             return;
         };
-        let Some(share) = place.take_if(|share| share.items.is_empty()) else {
+        if let Some(Some(share)) = self.shares.get_mut(id.0 as usize) {
+            share.is_gone = true;
+        }
+        self.release(id);
+    }
+
+    /// Frees the share of a peer that is gone, unless items of it wait.
+    fn release(&mut self, id: ShareId) {
+        let place = &mut self.shares[id.0 as usize];
+        let Some(share) = place.take_if(|share| share.is_gone && share.items.is_empty()) else {
             return;
         };
+        self.unused_shares.push(id.0);
         let host = &mut self.origins[share.origin as usize];
         host.known -= 1;
         if host.known == 0 {
@@ -240,24 +270,35 @@ impl<T> FairQueue<T> {
         }
     }
 
-    fn share(&mut self, peer: PeerId, origin: impl FnOnce() -> Origin) -> &mut PeerShare<T> {
+    /// The share of a peer, if it has one.
+    pub(crate) fn find(&self, peer: PeerId) -> Option<ShareId> {
+        *self.by_peer.get(peer.0 as usize)?
+    }
+
+    /// The share of a peer.
+    pub(crate) fn share(&mut self, peer: PeerId, origin: impl FnOnce() -> Origin) -> ShareId {
+        if let Some(id) = self.find(peer) {
+            return id;
+        }
+        let (origins, unused) = (&mut self.origins, &mut self.unused_origins);
+        let origin = *self.by_origin.entry(origin()).or_insert_with(|| {
+            unused.pop().unwrap_or_else(|| {
+                origins.push(OriginShare::default());
+                (origins.len() - 1) as u32
+            })
+        });
+        origins[origin as usize].known += 1;
+        let id = self.unused_shares.pop().unwrap_or_else(|| {
+            self.shares.push(None);
+            (self.shares.len() - 1) as u32
+        });
+        self.shares[id as usize] = Some(Box::new(PeerShare::of(origin)));
         let index = peer.0 as usize;
-        if index >= self.peers.len() {
-            self.peers.resize_with(index + 1, || None);
+        if index >= self.by_peer.len() {
+            self.by_peer.resize(index + 1, None);
         }
-        let place = &mut self.peers[index];
-        if place.is_none() {
-            let (origins, unused) = (&mut self.origins, &mut self.unused_origins);
-            let origin = *self.by_origin.entry(origin()).or_insert_with(|| {
-                unused.pop().unwrap_or_else(|| {
-                    origins.push(OriginShare::default());
-                    (origins.len() - 1) as u32
-                })
-            });
-            origins[origin as usize].known += 1;
-            *place = Some(Box::new(PeerShare::of(origin)));
-        }
-        place.as_mut().expect("it was put there")
+        self.by_peer[index] = Some(ShareId(id));
+        ShareId(id)
     }
 }
 
@@ -266,6 +307,8 @@ mod tests {
     use super::*;
 
     const US: u64 = 1_000;
+    /// Any peer that is gone.
+    const GONE: u32 = u32::MAX;
 
     /// Ten peers of each host.
     fn origin_of(peer: u32) -> Origin {
@@ -276,14 +319,30 @@ mod tests {
         queue.push(PeerId(peer), || origin_of(peer), cost_ns);
     }
 
+    fn share_of(queue: &mut FairQueue<u64>, peer: u32) -> ShareId {
+        queue.share(PeerId(peer), || origin_of(peer))
+    }
+
+    fn admits(queue: &mut FairQueue<u64>, peer: u32) -> bool {
+        let id = share_of(queue, peer);
+        queue.admits(id)
+    }
+
+    fn charge(queue: &mut FairQueue<u64>, peer: u32, spent_ns: u64) {
+        let id = share_of(queue, peer);
+        queue.charge(id, spent_ns);
+    }
+
     /// Handles items until so much time has passed. Returns what each peer has had.
     fn serve(queue: &mut FairQueue<u64>, for_ns: u64) -> HashMap<u32, u64> {
         let (mut had, mut passed_ns) = (HashMap::new(), 0);
         while passed_ns < for_ns
-            && let Some((peer, cost_ns)) = queue.pop()
+            && let Some((id, cost_ns)) = queue.pop()
         {
-            queue.charge(peer, cost_ns);
-            *had.entry(peer.0).or_default() += cost_ns;
+            let peer = queue.by_peer.iter().position(|it| *it == Some(id));
+            *had.entry(peer.map_or(GONE, |peer| peer as u32))
+                .or_default() += cost_ns;
+            queue.charge(id, cost_ns);
             passed_ns += cost_ns;
         }
         had
@@ -321,18 +380,17 @@ mod tests {
     #[test]
     fn a_peer_that_asks_for_little_is_served_at_once_and_a_greedy_one_in_its_turn() {
         let mut queue = FairQueue::default();
-        let admits =
-            |queue: &mut FairQueue<u64>, peer: u32| queue.admits(PeerId(peer), || origin_of(peer));
         assert!(admits(&mut queue, 0));
-        queue.charge(PeerId(0), OWED_NS);
+        charge(&mut queue, 0, OWED_NS);
         assert!(
             admits(&mut queue, 0),
             "nobody knows what the next one costs"
         );
-        queue.record_cost(PeerId(0), 8 * US);
+        let id = share_of(&mut queue, 0);
+        queue.record_cost(id, 8 * US);
         assert!(!admits(&mut queue, 0));
         assert!(admits(&mut queue, 1) && admits(&mut queue, 10));
-        queue.charge(PeerId(0), 1);
+        charge(&mut queue, 0, 1);
         assert!(!admits(&mut queue, 1), "the host has used it");
         assert!(admits(&mut queue, 10));
         // What waits has its order, also for one that may be served.
@@ -360,13 +418,13 @@ mod tests {
         let mut queue = FairQueue::default();
         // One host alone, then two of its peers and another host.
         for round in 0..1000 {
-            let admitted = queue.admits(PeerId(0), || origin_of(0));
+            let admitted = admits(&mut queue, 0);
             assert!(admitted || round > 0);
             if !admitted {
                 push(&mut queue, 0, 10 * US);
-                assert_eq!(queue.pop(), Some((PeerId(0), 10 * US)));
+                assert_eq!(queue.pop(), Some((share_of(&mut queue, 0), 10 * US)));
             }
-            queue.charge(PeerId(0), 10 * US);
+            charge(&mut queue, 0, 10 * US);
         }
         for _ in 0..1000 {
             for peer in [0, 1, 10] {
@@ -378,18 +436,25 @@ mod tests {
         assert!(had[&10].abs_diff(2_000 * US) <= 2 * OWED_NS, "{had:?}");
     }
 
+    /// A peer goes while items of it wait, and a peer of another host gets its number.
     #[test]
-    fn a_number_that_is_used_again_begins_anew_and_what_waits_of_the_former_is_handled() {
+    fn a_number_that_is_used_again_has_the_turns_of_its_new_host() {
         let mut queue = FairQueue::default();
-        push(&mut queue, 3, US);
+        for _ in 0..1000 {
+            (0..10).for_each(|peer| push(&mut queue, peer, 10 * US));
+        }
         queue.forget(PeerId(3));
-        assert_eq!(queue.pop(), Some((PeerId(3), US)));
-        queue.charge(PeerId(3), 1000 * US);
-        assert!(!queue.admits(PeerId(3), || Origin(77)));
-        queue.forget(PeerId(3));
-        assert!(queue.admits(PeerId(3), || Origin(77)));
-        queue.charge(PeerId(9), US);
-        queue.record_cost(PeerId(9), US);
-        assert!(queue.pop().is_none());
+        (0..2000).for_each(|_| queue.push(PeerId(3), || Origin(77), 10 * US));
+        let had = serve(&mut queue, 8_000 * US);
+        assert!(had[&3].abs_diff(4_000 * US) <= 20 * US, "{had:?}");
+        for peer in [0, 1, 9, GONE] {
+            assert!(had[&peer].abs_diff(400 * US) <= 20 * US, "{had:?}");
+        }
+        // All of the former's are handled, and its share ends with them.
+        let rest = serve(&mut queue, u64::MAX);
+        assert_eq!(had[&GONE] + rest[&GONE], 10_000 * US);
+        assert!(queue.is_empty() && queue.unused_shares.len() == 1);
+        (0..10).for_each(|peer| queue.forget(PeerId(peer)));
+        assert!(queue.by_origin.is_empty() && queue.unused_shares.len() == queue.shares.len());
     }
 }

@@ -22,7 +22,7 @@ use starling_proto::{Msgbuf, PeerId, RequestId};
 
 use crate::convert::io_peer;
 use crate::executor::TaskWaker;
-use crate::fair_queue::FairQueue;
+use crate::fair_queue::{FairQueue, ShareId};
 use crate::parts::Parts;
 use crate::payload::PayloadBytes;
 use crate::refusal::Refusal;
@@ -40,6 +40,7 @@ const SHARED_FOR_NS: u64 = 20_000_000;
 #[derive(Debug)]
 pub(crate) struct QueuedRequest {
     id: RequestId,
+    peer: PeerId,
     ext: bool,
     message: Msgbuf,
     holding: Holding,
@@ -63,7 +64,7 @@ pub(crate) struct Shares {
     /// Until then, work may run out of turn.
     immediate_until_ns: u64,
     /// The peer that uses the time since then.
-    current: Option<(PeerId, u64)>,
+    current: Option<(ShareId, u64)>,
 }
 
 impl Shares {
@@ -97,9 +98,14 @@ impl Shares {
         self.immediate_until_ns = now_ns + SLICE_NS;
     }
 
-    /// From now on this peer uses the time.
+    /// From now on this peer uses the time, if it has had some.
     pub(crate) fn set_current(&mut self, peer: Option<PeerId>, now_ns: u64) {
-        let before = std::mem::replace(&mut self.current, peer.map(|peer| (peer, now_ns)));
+        let share = peer.and_then(|peer| self.queue.find(peer));
+        self.set_current_share(share, now_ns);
+    }
+
+    fn set_current_share(&mut self, share: Option<ShareId>, now_ns: u64) {
+        let before = std::mem::replace(&mut self.current, share.map(|share| (share, now_ns)));
         if let Some((before, since_ns)) = before {
             self.queue.charge(before, now_ns.saturating_sub(since_ns));
         }
@@ -113,8 +119,9 @@ impl Shares {
         now_ns: u64,
         origin: impl FnOnce() -> Origin,
     ) -> bool {
-        self.set_current(Some(peer), now_ns);
-        now_ns < self.immediate_until_ns && self.queue.admits(peer, origin)
+        let share = self.queue.share(peer, origin);
+        self.set_current_share(Some(share), now_ns);
+        now_ns < self.immediate_until_ns && self.queue.admits(share)
     }
 
     pub(crate) fn push(&mut self, peer: PeerId, origin: impl FnOnce() -> Origin, work: Work) {
@@ -122,18 +129,20 @@ impl Shares {
     }
 
     /// Removes the work whose turn it is. Its peer uses the time from now on.
-    pub(crate) fn pop(&mut self, now_ns: u64) -> Option<(PeerId, Work)> {
+    pub(crate) fn pop(&mut self, now_ns: u64) -> Option<Work> {
         // What the last one has used counts.
-        self.set_current(None, now_ns);
-        let (peer, work) = self.queue.pop()?;
-        self.set_current(Some(peer), now_ns);
-        Some((peer, work))
+        self.set_current_share(None, now_ns);
+        let (share, work) = self.queue.pop()?;
+        self.set_current_share(Some(share), now_ns);
+        Some(work)
     }
 
-    /// A peer's work has ended, that began then.
-    pub(crate) fn record_cost(&mut self, peer: PeerId, began_ns: u64, now_ns: u64) {
-        let spent_ns = now_ns.saturating_sub(began_ns);
-        self.queue.record_cost(peer, spent_ns);
+    /// The work of whoever uses the time has ended, that began then.
+    pub(crate) fn record_cost(&mut self, began_ns: u64, now_ns: u64) {
+        if let Some((share, _)) = self.current {
+            self.queue
+                .record_cost(share, now_ns.saturating_sub(began_ns));
+        }
     }
 
     /// The device forgets a peer.
@@ -150,6 +159,7 @@ impl Shares {
         self.queue.forget_debts();
         if now_ns.saturating_sub(self.slow_ns) >= SHARED_FOR_NS {
             self.is_on = false;
+            self.current = None;
             self.queue.clear();
         }
     }
@@ -183,7 +193,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
             self.clock.mark(Mark::Taken);
             self.handle_request(tx, id, peer, ext, bytes);
             let now_ns = self.clock.now_ns();
-            return self.shares.record_cost(peer, began_ns, now_ns);
+            return self.shares.record_cost(began_ns, now_ns);
         }
         let holding = Holding {
             peer: io_peer(peer),
@@ -199,6 +209,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         self.core.stats.waited_for_share += 1;
         let request = Work::Request(QueuedRequest {
             id,
+            peer,
             ext,
             message,
             holding,
@@ -207,9 +218,10 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
     }
 
     /// Handles a request whose peer's turn has come.
-    pub(crate) fn handle_queued(&mut self, tx: &mut I::Tx, peer: PeerId, request: QueuedRequest) {
+    pub(crate) fn handle_queued(&mut self, tx: &mut I::Tx, request: QueuedRequest) {
         let QueuedRequest {
             id,
+            peer,
             ext,
             mut message,
             holding,

@@ -233,20 +233,20 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let until_ns = now_ns + SLICE_NS;
         let mut handled = 0;
         while now_ns < until_ns
-            && let Some((peer, work)) = parts.shares.pop(now_ns)
+            && let Some(work) = parts.shares.pop(now_ns)
         {
             handled += 1;
             match work {
                 Work::Task(task) => parts.core.stats.panics += self.executor.poll(&task),
                 Work::Request(request) => {
-                    let run = AssertUnwindSafe(|| parts.handle_queued(tx, peer, request));
+                    let run = AssertUnwindSafe(|| parts.handle_queued(tx, request));
                     if let Err(panic) = catch_unwind(run) {
                         parts.recover(tx, panic);
                     }
                 }
             }
             let began_ns = std::mem::replace(&mut now_ns, parts.clock.now_ns());
-            parts.shares.record_cost(peer, began_ns, now_ns);
+            parts.shares.record_cost(began_ns, now_ns);
             parts.end_frame(tx)?;
         }
         parts.shares.end_slice(now_ns);
