@@ -5,7 +5,7 @@ use crate::wire::{
     DatagramError, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, ResetReason, Token,
     VERSION, flags, read_preamble, split_frame,
 };
-use crate::{FrameSink, PeerId, Refusal, Source};
+use crate::{Event, FrameSink, PeerId, Refusal, Source};
 
 impl Protocol {
     /// Handles the head of a datagram; its frames are for [`Protocol::poll_incoming`]. They must be
@@ -50,7 +50,13 @@ impl Protocol {
         datagram: &[u8],
         sink: &mut S,
     ) -> Result<Option<PeerId>, DatagramError> {
-        self.handle_uncommon_head(now, Source::Peer(peer), datagram, sink)
+        let is_stranger = !self.shared.peers.is_referred_to(peer);
+        let result = self.handle_uncommon_head(now, Source::Peer(peer), datagram, sink);
+        if is_stranger && !self.shared.peers.is_referred_to(peer) {
+            // Else whoever sends anything at all would keep a place of the device.
+            self.shared.events.push_back(Event::PeerReleased { peer });
+        }
+        result
     }
 
     /// Handles the head of a datagram that is not plainly one of a peer for this incarnation. Returns the
