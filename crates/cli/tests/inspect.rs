@@ -39,6 +39,8 @@ fn a_look_shows_threads_sessions_and_calls() {
         assert_eq!((code, &*error), (0, ""), "{shown}");
         for part in [
             "\nthreads\n",
+            "\nwhat clients have it hold\n",
+            "open sessions",
             "\ncalls\n",
             "\nsessions\n",
             "kv.Kv/Scan",

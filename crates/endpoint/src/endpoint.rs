@@ -403,6 +403,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.parts.core.pending.len()
     }
 
+    /// Bytes of their messages.
+    pub fn bytes_pending(&self) -> usize {
+        self.parts.core.pending.bytes()
+    }
+
     /// After a long absence, peers may have given this endpoint up. They are probed before anything
     /// else is sent to them.
     #[inline]

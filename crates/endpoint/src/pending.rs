@@ -74,6 +74,11 @@ impl Pending {
         self.requests.len()
     }
 
+    /// Bytes of the messages of requests that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.room.bytes()
+    }
+
     /// The most memory that requests took since this was last asked, and now.
     pub(crate) fn take_most_held(&mut self) -> usize {
         self.room.take_most()

@@ -96,6 +96,11 @@ impl Room {
         self.all.remove(request.bytes);
     }
 
+    /// Bytes of the messages of all.
+    pub(crate) fn bytes(&self) -> usize {
+        self.all.bytes
+    }
+
     /// The most memory that requests took since this was last asked, and now.
     pub(crate) fn take_most(&mut self) -> usize {
         self.most.take(self.all.memory())

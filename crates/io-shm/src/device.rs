@@ -14,6 +14,7 @@ use starling_io::{
     PeerId, ReactorWait, Wake,
 };
 
+pub use self::admission::PeersBudget;
 use self::admission::{AdmissionCounts, Places};
 use self::connections::{Connection, ConnectionState, PeerHeap};
 use crate::address::{ShmAddress, socket_name};

@@ -251,7 +251,12 @@ impl Config {
     /// What the sessions of a server take at most, in bytes: their slots, each with a response that is too small for
     /// [`Config::retained_bytes`]. Slots get memory when they are used.
     pub fn session_bytes(&self) -> usize {
-        self.max_sessions * crate::server::most_session_bytes(self.slots.into())
+        self.max_sessions * self.bytes_of_session()
+    }
+
+    /// What one of them takes at most.
+    pub fn bytes_of_session(&self) -> usize {
+        crate::server::most_session_bytes(self.slots.into())
     }
 
     fn check_times(&self) -> [Check; 7] {

@@ -8,19 +8,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use starling_endpoint::{EndpointConfig, Idle, ProtocolConfig, Secrets, Stats, Turn, WorkerConfig};
+use starling_endpoint::{EndpointConfig, Idle, Secrets, Stats, Turn, WorkerConfig};
 use starling_io::{DeviceReport, IoError, MonotonicClock, Wake};
 use starling_message::protobuf::DecodeLimits;
 
 use crate::address::Address;
+use crate::budgets::Budgets;
 use crate::channel_factory::ChannelFactory;
 use crate::connection::PollQueue;
 use crate::connections::Connections;
 use crate::device::{Device, Raw};
 use crate::error::Error;
 use crate::executor::Executor;
+use crate::health::Health;
 use crate::interceptor::Interceptors;
 use crate::metrics::TurnEnds;
+use crate::plane::DecodedRequests;
 use crate::registry::Registry;
 use crate::server::serve_on;
 use crate::stats::ThreadStats;
@@ -29,15 +32,21 @@ use crate::threads::{self, Questions, ThreadRole};
 use crate::time::Time;
 use crate::wait::{InTurn, Runs};
 
+/// What clients have an endpoint hold that is counted outside of it.
+pub(crate) struct Served {
+    pub(crate) streams: Arc<Streams>,
+    pub(crate) decoded: DecodedRequests,
+    pub(crate) health: Health,
+    pub(crate) budgets: Budgets,
+}
+
 pub(crate) struct Core<I: Device> {
     pub(crate) raw: Raw<I>,
     pub(crate) executor: Arc<Executor>,
     pub(crate) connections: Arc<Connections>,
-    pub(crate) protocol: ProtocolConfig,
-    /// Of its settings.
-    pub(crate) max_waiting_bytes: usize,
-    /// Of an endpoint that serves: the streams of its clients.
-    pub(crate) streams: Option<Arc<Streams>>,
+    pub(crate) config: EndpointConfig,
+    /// Of an endpoint that serves.
+    pub(crate) served: Option<Served>,
     /// What others want to know.
     pub(crate) questions: Arc<Questions>,
     /// If metrics are enabled.
@@ -62,8 +71,7 @@ impl<I: Device> Core<I> {
             // By a clock that stands still, the time to spin is never over.
             config.idle = Idle::Block;
         }
-        let (protocol, max_waiting_bytes) = (config.protocol.clone(), config.max_waiting_bytes);
-        let raw = Raw::new(io, clock.clone(), config, secrets)?;
+        let raw = Raw::new(io, clock.clone(), config.clone(), secrets)?;
         let turn_ends = TurnEnds::of_endpoint();
         let turns = turn_ends.as_ref().map(|ends| Arc::clone(&ends.turns));
         let executor = Executor::new(raw.local(), clock, time.clone(), seed, turns, decode);
@@ -77,9 +85,8 @@ impl<I: Device> Core<I> {
             raw,
             executor,
             connections,
-            protocol,
-            max_waiting_bytes,
-            streams: None,
+            config,
+            served: None,
             questions: Arc::default(),
             turn_ends,
             queue,
@@ -211,11 +218,8 @@ impl<I: Device> Core<I> {
 
     /// A stream may have its end left to send while the client has no request here that it could answer.
     fn is_drained(&self) -> bool {
-        self.raw.is_drained()
-            && self
-                .streams
-                .as_ref()
-                .is_none_or(|streams| streams.is_empty())
+        let served = self.served.as_ref();
+        self.raw.is_drained() && served.is_none_or(|served| served.streams.is_empty())
     }
 }
 

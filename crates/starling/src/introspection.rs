@@ -18,6 +18,7 @@ use std::task::Poll;
 
 use starling_endpoint::Status;
 
+use crate::budgets::BudgetUnit;
 use crate::channel_state::ChannelState;
 use crate::message::{OwnedRequest, Request};
 use crate::metrics::{self, Side};
@@ -189,6 +190,21 @@ fn put_thread(asked: &Asked, report: Option<ThreadReport>, mut row: ThreadMut<'_
         let with_each = workers.with_each.iter();
         own.with_each_mut()
             .extend(with_each.map(|jobs| *jobs as u32));
+    }
+    let mut budgets = row.budgets_mut();
+    for (budget, held) in &report.budgets {
+        let mut own = budgets.push_default();
+        own.set_what(budget.what);
+        own.set_unit(match budget.unit {
+            BudgetUnit::Bytes => "bytes",
+            BudgetUnit::Items => "items",
+        });
+        if let Some(held) = held {
+            own.set_held(*held);
+        }
+        own.set_one_peer(budget.one_peer);
+        own.set_all_peers(budget.all_peers);
+        own.set_setting(budget.setting);
     }
     let mut connections = row.connections_mut();
     for (address, state) in &report.connections {

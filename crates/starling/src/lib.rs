@@ -455,7 +455,7 @@ mod wait;
 
 pub use address::{Address, AddressError};
 pub use balancing::{BackendState, Resolver, Resolving};
-pub use budgets::{Budget, Budgets};
+pub use budgets::{Budget, BudgetUnit, Budgets};
 pub use caller::Caller;
 pub use channel::{Channel, ChannelBuilder, ChannelCall};
 pub use channel_state::ChannelState;

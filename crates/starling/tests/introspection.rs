@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use common::{any_addresses, payload, serve, server, shm_address, wait_until};
 use starling::introspection::{
-    GetProcessRequest, IntrospectionClient, ListCallsRequest, ListSessionsRequest,
+    GetProcessRequest, IntrospectionClient, ListCallsRequest, ListSessionsRequest, ThreadView,
 };
 use starling::reflection::{DescribeServiceRequest, ListServicesRequest, ReflectionClient};
 use starling::{Channel, Code, Endpoint, ServerHandle};
@@ -47,6 +47,39 @@ fn check_server_sessions(inspector: &IntrospectionClient<Channel>, number: u64, 
         let has_process = session.pid_opt() == Some(std::process::id());
         assert_eq!(has_process, !address.starts_with("udp"), "{session:?}");
     }
+}
+
+/// The budgets say what four requests that wait take, and how much may be taken.
+fn check_budgets(thread: &ThreadView<'_>) {
+    let held = |what: &str| {
+        let mut budgets = thread.budgets().iter();
+        let budget = budgets.find(|budget| budget.what().starts_with(what));
+        let budget = budget.unwrap_or_else(|| panic!("no budget: {what}"));
+        (
+            budget.unit().to_owned(),
+            budget.held_opt(),
+            budget.all_peers(),
+        )
+    };
+    assert_eq!(
+        held("waiting requests"),
+        ("items".to_owned(), Some(4), 65_536)
+    );
+    assert_eq!(held("open streams"), ("items".to_owned(), Some(0), 65_536));
+    let (unit, sessions, most) = held("open sessions");
+    assert_eq!((unit.as_str(), most), ("items", 65_536));
+    assert_eq!(sessions, Some(thread.server_sessions()));
+    let (unit, bytes, most) = held("requests that wait");
+    assert_eq!((unit.as_str(), most), ("bytes", 512 << 20));
+    assert!((1..4096).contains(&bytes.expect("they count")), "{bytes:?}");
+    let (_, bytes, most) = held("sessions, each");
+    let sessions = sessions.expect("they count");
+    assert_eq!(bytes, Some(sessions * most / 65_536));
+    assert_eq!(
+        held("places of a shm server").1,
+        None,
+        "the device has them"
+    );
 }
 
 /// The thread has a session to this server.
@@ -97,6 +130,7 @@ fn a_server_tells_of_its_threads_sessions_channels_and_workers() {
         // The three, and the question itself.
         assert_eq!(thread.requests_pending(), 4, "{thread:?}");
         assert!(thread.server_sessions() >= 1, "{thread:?}");
+        check_budgets(&thread);
         assert_eq!(thread.workers().with_each().len(), 2);
         let requests = thread
             .endpoint_counts()

@@ -1,6 +1,6 @@
 //! Findings: whether the facts about the host allow each device, and how well.
 
-use starling::Budgets;
+use starling::{BudgetUnit, Budgets};
 use starling_io_udp::UdpConfig;
 use starling_io_xdp::{
     Interface, KernelVersion, LARGE_FRAMES_KERNEL, Mode, OLDEST_KERNEL, Occupant, XdpConfig,
@@ -38,12 +38,14 @@ pub(super) fn host(host: &Host) -> Findings {
 pub(super) fn server(host: &Host, budgets: &Budgets) -> Findings {
     let mut all = Findings::new("server");
     for budget in budgets.iter() {
+        let text = |value| match budget.unit {
+            BudgetUnit::Bytes => mebibytes(value),
+            BudgetUnit::Items => value.to_string(),
+        };
+        let (most, one) = (text(budget.all_peers), text(budget.one_peer));
         all.ok(format!(
-            "{}: {} at most, {} by one peer ({})",
-            budget.what,
-            mebibytes(budget.all_peers),
-            mebibytes(budget.one_peer),
-            budget.setting
+            "{}: {most} at most, {one} by one peer ({})",
+            budget.what, budget.setting
         ));
     }
     let together = format!(

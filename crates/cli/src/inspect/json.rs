@@ -44,6 +44,17 @@ fn thread(look: &Look, thread: &ThreadView<'_>) -> Value {
     if !thread.answered() {
         return value;
     }
+    let budgets = thread.budgets();
+    let budgets = budgets.iter().map(|it| {
+        json!({
+            "what": it.what(),
+            "unit": it.unit(),
+            "held": it.held_opt(),
+            "one_peer": it.one_peer(),
+            "all_peers": it.all_peers(),
+            "setting": it.setting(),
+        })
+    });
     let connections = thread.connections().iter();
     let connections = connections.map(|it| json!({"address": it.address(), "state": it.state()}));
     let rest = json!({
@@ -56,6 +67,7 @@ fn thread(look: &Look, thread: &ThreadView<'_>) -> Value {
         "retained_bytes": thread.retained_bytes(),
         "client_sessions": thread.client_sessions(),
         "server_sessions": thread.server_sessions(),
+        "budgets": budgets.collect::<Vec<_>>(),
         "connections": connections.collect::<Vec<_>>(),
         "endpoint_counts": counts(thread.endpoint_counts().iter()),
         "protocol_counts": counts(thread.protocol_counts().iter()),

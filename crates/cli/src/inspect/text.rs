@@ -62,6 +62,7 @@ pub(super) fn of(look: &Look, before: Option<&Look>) -> String {
         duration(up.as_nanos() as u64)
     );
     threads(look).put("threads", &mut out);
+    held(look).put("what clients have it hold", &mut out);
     connections(look).put("connections", &mut out);
     channels(look).put("channels", &mut out);
     calls(look, before).put("calls", &mut out);
@@ -119,6 +120,27 @@ fn workers(thread: &ThreadView<'_>) -> String {
         claimed => format!(", {claimed} claimed"),
     };
     format!("{} + {}{claimed}", with_each.join(" "), workers.waiting())
+}
+
+fn held(look: &Look) -> Table {
+    let mut table = Table::new(&["THREAD", "WHAT", "NOW", "AT MOST", "ONE CLIENT", "SETTING"]);
+    for thread in look.process.message().threads().iter() {
+        for budget in thread.budgets().iter().filter(|budget| budget.held() > 0) {
+            let text = |value| match budget.unit() {
+                "bytes" => bytes(value),
+                _ => value.to_string(),
+            };
+            table.push([
+                format!("#{}", thread.number()),
+                budget.what().to_owned(),
+                text(budget.held()),
+                text(budget.all_peers()),
+                text(budget.one_peer()),
+                budget.setting().to_owned(),
+            ]);
+        }
+    }
+    table
 }
 
 fn connections(look: &Look) -> Table {

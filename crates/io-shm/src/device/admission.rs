@@ -64,6 +64,33 @@ impl Places {
     }
 }
 
+/// What peers can take of a process that accepts them: what one of them can, and all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeersBudget {
+    /// Places of one process.
+    pub places_of_one: usize,
+    /// Places.
+    pub places: usize,
+    /// Descriptors for the places and message heaps of one process.
+    pub descriptors_of_one: usize,
+    /// Descriptors for places and message heaps.
+    pub descriptors: usize,
+}
+
+impl ShmConfig {
+    /// What peers can take of a server with this configuration in a process with this one's limit of descriptors.
+    pub fn peers_budget(&self) -> PeersBudget {
+        let places = Places::new(self, true);
+        let places_of_one = self.max_peers_of_one.min(places.peers);
+        PeersBudget {
+            places_of_one,
+            places: places.peers,
+            descriptors_of_one: places_of_one + places.heaps_of_one().min(places_of_one),
+            descriptors: places.peers + places.heaps.min(places.peers),
+        }
+    }
+}
+
 impl ShmIo {
     /// Makes a peer of an accepted connection.
     pub(super) fn accept(&mut self, handshake: CompletedHandshake) {

@@ -157,6 +157,11 @@ impl Health {
         self.0.lock().watchers.len()
     }
 
+    /// Watchers at once, at most.
+    pub(crate) fn most_watchers(&self) -> usize {
+        self.0.lock().most_watchers
+    }
+
     pub(crate) fn bound_watchers(&self, most: usize) {
         self.0.lock().most_watchers = most;
     }

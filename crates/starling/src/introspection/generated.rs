@@ -105,7 +105,7 @@ mod __items {
                 },
             ],
         ),
-        schema_hash: 0xd960481414c80c49,
+        schema_hash: 0x6a23feae96cea513,
     };
     /// Message `starling.introspection.Process`.
     #[derive(Clone)]
@@ -347,7 +347,7 @@ mod __items {
     #[doc(hidden)]
     pub static THREAD_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.introspection.Thread"),
-        size: 129,
+        size: 137,
         fields: ::std::borrow::Cow::Borrowed(
             &[
                 __rt::FieldLayout {
@@ -379,7 +379,7 @@ mod __items {
                     kind: __rt::Kind::Bool,
                     shape: __rt::Shape::Singular,
                     presence: __rt::Presence::Implicit,
-                    offset: 128,
+                    offset: 136,
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
@@ -537,9 +537,20 @@ mod __items {
                     nested: __rt::Nested::Known(&COUNT_LAYOUT),
                     enumeration: ::core::option::Option::None,
                 },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("budgets"),
+                    json_name: ::std::borrow::Cow::Borrowed("budgets"),
+                    number: 18,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 128,
+                    nested: __rt::Nested::Known(&BUDGET_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
             ],
         ),
-        schema_hash: 0x5f0e6e52d24c1f2f,
+        schema_hash: 0x5c32da21e28daa71,
     };
     /// Message `starling.introspection.Thread`.
     #[derive(Clone)]
@@ -567,7 +578,7 @@ mod __items {
         /// empty then.
         #[inline]
         pub fn answered(self) -> bool {
-            self.0.scalar(128)
+            self.0.scalar(136)
         }
         /// Field `address`.
         #[inline]
@@ -659,6 +670,11 @@ mod __items {
         pub fn device_counts(self) -> __rt::RepeatedView<'a, Count> {
             __rt::RepeatedView::of(self.0, 120)
         }
+        /// Of a server: what clients have it hold.
+        #[inline]
+        pub fn budgets(self) -> __rt::RepeatedView<'a, Budget> {
+            __rt::RepeatedView::of(self.0, 128)
+        }
     }
     impl ThreadMut<'_> {
         /// Sets `number`.
@@ -682,11 +698,11 @@ mod __items {
         /// Sets `answered`.
         #[inline]
         pub fn set_answered(&mut self, value: bool) {
-            self.0.set_scalar(128, value);
+            self.0.set_scalar(136, value);
         }
         /// Unsets `answered`.
         pub fn clear_answered(&mut self) {
-            self.0.set_scalar(128, false);
+            self.0.set_scalar(136, false);
         }
         /// Sets `address`.
         #[inline]
@@ -824,6 +840,15 @@ mod __items {
         /// Removes all of `device_counts`.
         pub fn clear_device_counts(&mut self) {
             self.0.clear_reference(120);
+        }
+        /// `budgets`, for writing.
+        #[inline]
+        pub fn budgets_mut(&mut self) -> __rt::RepeatedMut<'_, Budget> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 128)
+        }
+        /// Removes all of `budgets`.
+        pub fn clear_budgets(&mut self) {
+            self.0.clear_reference(128);
         }
     }
     impl Thread {
@@ -1221,6 +1246,368 @@ mod __items {
                 this.push_view(value.view());
             }
             self
+        }
+        /// Of a server: what clients have it hold.
+        #[inline]
+        pub fn budgets(&self) -> __rt::RepeatedView<'_, Budget> {
+            self.view().budgets()
+        }
+        /// `budgets`, for writing.
+        #[inline]
+        pub fn budgets_mut(&mut self) -> __rt::RepeatedMut<'_, Budget> {
+            __rt::RepeatedMut::of(self.arena.root(), 128)
+        }
+        /// Removes all of `budgets`.
+        pub fn clear_budgets(&mut self) {
+            self.as_mut().clear_budgets();
+        }
+        /// Adds to `budgets`. For building a message in one expression.
+        #[must_use]
+        pub fn with_budgets<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Budget>,
+        ) -> Self {
+            let mut this = self.budgets_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
+        }
+    }
+    #[doc(hidden)]
+    pub static BUDGET_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.introspection.Budget"),
+        size: 49,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("what"),
+                    json_name: ::std::borrow::Cow::Borrowed("what"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("unit"),
+                    json_name: ::std::borrow::Cow::Borrowed("unit"),
+                    number: 2,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("held"),
+                    json_name: ::std::borrow::Cow::Borrowed("held"),
+                    number: 3,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Bit {
+                        byte: 48,
+                        mask: 1,
+                    },
+                    offset: 16,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("one_peer"),
+                    json_name: ::std::borrow::Cow::Borrowed("onePeer"),
+                    number: 4,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 24,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("all_peers"),
+                    json_name: ::std::borrow::Cow::Borrowed("allPeers"),
+                    number: 5,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 32,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("setting"),
+                    json_name: ::std::borrow::Cow::Borrowed("setting"),
+                    number: 6,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 40,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0x66ea8c6a801f5d8d,
+    };
+    /// Something that clients can make a server hold.
+    #[derive(Clone)]
+    pub struct Budget {
+        arena: __rt::Arena,
+    }
+    /// A [`Budget`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct BudgetView<'a>(__rt::Reader<'a>);
+    /// A [`Budget`], for writing.
+    pub struct BudgetMut<'a>(__rt::Writer<'a>);
+    __rt::message!(Budget, BudgetView, BudgetMut, BUDGET_LAYOUT);
+    impl<'a> BudgetView<'a> {
+        /// Field `what`.
+        #[inline]
+        pub fn what(self) -> &'a str {
+            self.0.text(0)
+        }
+        /// "bytes", or "items": sessions, requests, descriptors.
+        #[inline]
+        pub fn unit(self) -> &'a str {
+            self.0.text(8)
+        }
+        /// Absent: nobody counts it.
+        #[inline]
+        pub fn held(self) -> u64 {
+            if self.has_held() {
+                self.0.scalar(16)
+            } else {
+                ::core::default::Default::default()
+            }
+        }
+        /// Whether `held` is set.
+        #[inline]
+        pub fn has_held(self) -> bool {
+            self.0.bit(48, 1)
+        }
+        /// `held`, if it is set.
+        #[inline]
+        pub fn held_opt(self) -> ::core::option::Option<u64> {
+            if self.has_held() {
+                ::core::option::Option::Some(self.0.scalar(16))
+            } else {
+                ::core::option::Option::None
+            }
+        }
+        /// By one client that comes alone, and by all together.
+        #[inline]
+        pub fn one_peer(self) -> u64 {
+            self.0.scalar(24)
+        }
+        /// Field `all_peers`.
+        #[inline]
+        pub fn all_peers(self) -> u64 {
+            self.0.scalar(32)
+        }
+        /// What sets it.
+        #[inline]
+        pub fn setting(self) -> &'a str {
+            self.0.text(40)
+        }
+    }
+    impl BudgetMut<'_> {
+        /// Sets `what`.
+        #[inline]
+        pub fn set_what(&mut self, value: &str) {
+            self.0.set_bytes(0, value.as_bytes(), false);
+        }
+        /// Unsets `what`.
+        pub fn clear_what(&mut self) {
+            self.0.clear_reference(0);
+        }
+        /// Sets `unit`.
+        #[inline]
+        pub fn set_unit(&mut self, value: &str) {
+            self.0.set_bytes(8, value.as_bytes(), false);
+        }
+        /// Unsets `unit`.
+        pub fn clear_unit(&mut self) {
+            self.0.clear_reference(8);
+        }
+        /// Sets `held`.
+        #[inline]
+        pub fn set_held(&mut self, value: u64) {
+            self.0.set_bit(48, 1, true);
+            self.0.set_scalar(16, value);
+        }
+        /// Unsets `held`.
+        pub fn clear_held(&mut self) {
+            self.0.set_bit(48, 1, false);
+            self.0.set_scalar::<u64>(16, 0);
+        }
+        /// Sets `one_peer`.
+        #[inline]
+        pub fn set_one_peer(&mut self, value: u64) {
+            self.0.set_scalar(24, value);
+        }
+        /// Unsets `one_peer`.
+        pub fn clear_one_peer(&mut self) {
+            self.0.set_scalar::<u64>(24, 0);
+        }
+        /// Sets `all_peers`.
+        #[inline]
+        pub fn set_all_peers(&mut self, value: u64) {
+            self.0.set_scalar(32, value);
+        }
+        /// Unsets `all_peers`.
+        pub fn clear_all_peers(&mut self) {
+            self.0.set_scalar::<u64>(32, 0);
+        }
+        /// Sets `setting`.
+        #[inline]
+        pub fn set_setting(&mut self, value: &str) {
+            self.0.set_bytes(40, value.as_bytes(), false);
+        }
+        /// Unsets `setting`.
+        pub fn clear_setting(&mut self) {
+            self.0.clear_reference(40);
+        }
+    }
+    impl Budget {
+        /// Field `what`.
+        #[inline]
+        pub fn what(&self) -> &'_ str {
+            self.view().what()
+        }
+        /// Sets `what`.
+        #[inline]
+        pub fn set_what(&mut self, value: &str) {
+            self.as_mut().set_what(value);
+        }
+        /// Sets `what`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_what(mut self, value: &str) -> Self {
+            self.set_what(value);
+            self
+        }
+        /// Unsets `what`.
+        pub fn clear_what(&mut self) {
+            self.as_mut().clear_what();
+        }
+        /// "bytes", or "items": sessions, requests, descriptors.
+        #[inline]
+        pub fn unit(&self) -> &'_ str {
+            self.view().unit()
+        }
+        /// Sets `unit`.
+        #[inline]
+        pub fn set_unit(&mut self, value: &str) {
+            self.as_mut().set_unit(value);
+        }
+        /// Sets `unit`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_unit(mut self, value: &str) -> Self {
+            self.set_unit(value);
+            self
+        }
+        /// Unsets `unit`.
+        pub fn clear_unit(&mut self) {
+            self.as_mut().clear_unit();
+        }
+        /// Absent: nobody counts it.
+        #[inline]
+        pub fn held(&self) -> u64 {
+            self.view().held()
+        }
+        /// Whether `held` is set.
+        #[inline]
+        pub fn has_held(&self) -> bool {
+            self.view().has_held()
+        }
+        /// `held`, if it is set.
+        #[inline]
+        pub fn held_opt(&self) -> ::core::option::Option<u64> {
+            self.view().held_opt()
+        }
+        /// Sets `held`.
+        #[inline]
+        pub fn set_held(&mut self, value: u64) {
+            self.as_mut().set_held(value);
+        }
+        /// Sets `held`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_held(mut self, value: u64) -> Self {
+            self.set_held(value);
+            self
+        }
+        /// Unsets `held`.
+        pub fn clear_held(&mut self) {
+            self.as_mut().clear_held();
+        }
+        /// By one client that comes alone, and by all together.
+        #[inline]
+        pub fn one_peer(&self) -> u64 {
+            self.view().one_peer()
+        }
+        /// Sets `one_peer`.
+        #[inline]
+        pub fn set_one_peer(&mut self, value: u64) {
+            self.as_mut().set_one_peer(value);
+        }
+        /// Sets `one_peer`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_one_peer(mut self, value: u64) -> Self {
+            self.set_one_peer(value);
+            self
+        }
+        /// Unsets `one_peer`.
+        pub fn clear_one_peer(&mut self) {
+            self.as_mut().clear_one_peer();
+        }
+        /// Field `all_peers`.
+        #[inline]
+        pub fn all_peers(&self) -> u64 {
+            self.view().all_peers()
+        }
+        /// Sets `all_peers`.
+        #[inline]
+        pub fn set_all_peers(&mut self, value: u64) {
+            self.as_mut().set_all_peers(value);
+        }
+        /// Sets `all_peers`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_all_peers(mut self, value: u64) -> Self {
+            self.set_all_peers(value);
+            self
+        }
+        /// Unsets `all_peers`.
+        pub fn clear_all_peers(&mut self) {
+            self.as_mut().clear_all_peers();
+        }
+        /// What sets it.
+        #[inline]
+        pub fn setting(&self) -> &'_ str {
+            self.view().setting()
+        }
+        /// Sets `setting`.
+        #[inline]
+        pub fn set_setting(&mut self, value: &str) {
+            self.as_mut().set_setting(value);
+        }
+        /// Sets `setting`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_setting(mut self, value: &str) -> Self {
+            self.set_setting(value);
+            self
+        }
+        /// Unsets `setting`.
+        pub fn clear_setting(&mut self) {
+            self.as_mut().clear_setting();
         }
     }
     #[doc(hidden)]
@@ -4504,8 +4891,8 @@ mod __items {
                 idempotent: false,
             },
         ],
-        schema_hash: 0x620f6bc6ed188159,
-        schema: b"\x01\x0e(starling.introspection.GetProcessRequest\x00\x1estarling.introspection.Process\x06\x01\r\x00\x03pid\x02\t\x00\x07version\x03\x04\x00\tuptime_ms\x04\x0b\x01\x07threads\x02\x05\x0b\x01\x08channels\x06\x06\x08\x00\x0bhas_metrics\x1dstarling.introspection.Thread\x11\x01\x04\x00\x06number\x02\t\x00\x04role\x03\x08\x00\x08answered\x04\t\x00\x07address\x05\t\x00\x0bdevice_mode\x06\x04\x00\x11calls_outstanding\x07\x04\x00\x10requests_pending\x08\x04\x00\x07streams\t\x04\x00\x12reassembling_bytes\n\x04\x00\x0eretained_bytes\x0b\x04\x00\x0fclient_sessions\x0c\x04\x00\x0fserver_sessions\r\x0b\x00\x07workers\x03\x0e\x0b\x01\x0bconnections\x04\x0f\x0b\x01\x0fendpoint_counts\x05\x10\x0b\x01\x0fprotocol_counts\x05\x11\x0b\x01\rdevice_counts\x05\x1estarling.introspection.Workers\x04\x01\x04\x00\tin_flight\x02\x04\x00\x07waiting\x03\r\x01\twith_each\x04\x04\x00\x07claimed!starling.introspection.Connection\x02\x01\t\x00\x07address\x02\t\x00\x05state\x1cstarling.introspection.Count\x02\x01\t\x00\x04name\x02\x04\x00\x05value\x1estarling.introspection.Channel\x04\x01\t\x00\x07address\x02\t\x00\x05state\x03\x04\x00\x11calls_outstanding\x04\x04\x00\x08capacity\'starling.introspection.ListCallsRequest\x01\x01\r\x00\x04from(starling.introspection.ListCallsResponse\x02\x01\x0b\x01\x06series\t\x02\r\x04\x04next!starling.introspection.CallSeries\x0b\x01\t\x00\x04side\x02\t\x00\x07address\x03\t\x00\x06method\x04\x0b\x01\x05codes\x05\x05\x04\x00\tin_flight\x06\x04\x04\x06p50_ns\x07\x04\x04\x06p99_ns\x08\x04\x00\rrequest_bytes\t\x04\x00\x0eresponse_bytes\n\x04\x00\x11messages_received\x0b\x04\x00\rmessages_sent*starling.introspection.ListSessionsRequest\x03\x01\x04\x00\x06thread\x02\r\x00\x0bclient_from\x03\r\x00\x0bserver_from+starling.introspection.ListSessionsResponse\x04\x01\x0b\x01\x0fclient_sessions\x0c\x02\x0b\x01\x0fserver_sessions\r\x03\r\x04\x0bclient_next\x04\r\x04\x0bserver_next$starling.introspection.ClientSession\r\x01\r\x00\x02id\x02\t\x00\x07address\x03\t\x00\x05state\x04\r\x00\x05slots\x05\r\x00\nbusy_slots\x06\r\x00\x06queued\x07\r\x00\x07credits\x08\r\x00\x0ecredits_in_use\t\r\x04\x06window\n\x04\x04\x08rate_bps\x0b\x04\x00\x06rtt_ns\x0c\r\x04\x05first\r\x08\x00\tsuspected$starling.introspection.ServerSession\n\x01\r\x00\x02id\x02\t\x00\x04peer\x03\r\x04\x03pid\x04\r\x04\x03uid\x05\r\x00\x05slots\x06\r\x00\texecuting\x07\r\x00\treceiving\x08\r\x00\x07credits\t\r\x00\x0ecredits_wanted\n\x04\x00\x07idle_ns\x030/starling.introspection.Introspection/GetProcess\x00\x00\x01//starling.introspection.Introspection/ListCalls\x00\x07\x082/starling.introspection.Introspection/ListSessions\x00\n\x0b",
+        schema_hash: 0x8aac4e0300356013,
+        schema: b"\x01\x0f(starling.introspection.GetProcessRequest\x00\x1estarling.introspection.Process\x06\x01\r\x00\x03pid\x02\t\x00\x07version\x03\x04\x00\tuptime_ms\x04\x0b\x01\x07threads\x02\x05\x0b\x01\x08channels\x07\x06\x08\x00\x0bhas_metrics\x1dstarling.introspection.Thread\x12\x01\x04\x00\x06number\x02\t\x00\x04role\x03\x08\x00\x08answered\x04\t\x00\x07address\x05\t\x00\x0bdevice_mode\x06\x04\x00\x11calls_outstanding\x07\x04\x00\x10requests_pending\x08\x04\x00\x07streams\t\x04\x00\x12reassembling_bytes\n\x04\x00\x0eretained_bytes\x0b\x04\x00\x0fclient_sessions\x0c\x04\x00\x0fserver_sessions\r\x0b\x00\x07workers\x03\x0e\x0b\x01\x0bconnections\x04\x0f\x0b\x01\x0fendpoint_counts\x05\x10\x0b\x01\x0fprotocol_counts\x05\x11\x0b\x01\rdevice_counts\x05\x12\x0b\x01\x07budgets\x06\x1estarling.introspection.Workers\x04\x01\x04\x00\tin_flight\x02\x04\x00\x07waiting\x03\r\x01\twith_each\x04\x04\x00\x07claimed!starling.introspection.Connection\x02\x01\t\x00\x07address\x02\t\x00\x05state\x1cstarling.introspection.Count\x02\x01\t\x00\x04name\x02\x04\x00\x05value\x1dstarling.introspection.Budget\x06\x01\t\x00\x04what\x02\t\x00\x04unit\x03\x04\x04\x04held\x04\x04\x00\x08one_peer\x05\x04\x00\tall_peers\x06\t\x00\x07setting\x1estarling.introspection.Channel\x04\x01\t\x00\x07address\x02\t\x00\x05state\x03\x04\x00\x11calls_outstanding\x04\x04\x00\x08capacity\'starling.introspection.ListCallsRequest\x01\x01\r\x00\x04from(starling.introspection.ListCallsResponse\x02\x01\x0b\x01\x06series\n\x02\r\x04\x04next!starling.introspection.CallSeries\x0b\x01\t\x00\x04side\x02\t\x00\x07address\x03\t\x00\x06method\x04\x0b\x01\x05codes\x05\x05\x04\x00\tin_flight\x06\x04\x04\x06p50_ns\x07\x04\x04\x06p99_ns\x08\x04\x00\rrequest_bytes\t\x04\x00\x0eresponse_bytes\n\x04\x00\x11messages_received\x0b\x04\x00\rmessages_sent*starling.introspection.ListSessionsRequest\x03\x01\x04\x00\x06thread\x02\r\x00\x0bclient_from\x03\r\x00\x0bserver_from+starling.introspection.ListSessionsResponse\x04\x01\x0b\x01\x0fclient_sessions\r\x02\x0b\x01\x0fserver_sessions\x0e\x03\r\x04\x0bclient_next\x04\r\x04\x0bserver_next$starling.introspection.ClientSession\r\x01\r\x00\x02id\x02\t\x00\x07address\x03\t\x00\x05state\x04\r\x00\x05slots\x05\r\x00\nbusy_slots\x06\r\x00\x06queued\x07\r\x00\x07credits\x08\r\x00\x0ecredits_in_use\t\r\x04\x06window\n\x04\x04\x08rate_bps\x0b\x04\x00\x06rtt_ns\x0c\r\x04\x05first\r\x08\x00\tsuspected$starling.introspection.ServerSession\n\x01\r\x00\x02id\x02\t\x00\x04peer\x03\r\x04\x03pid\x04\r\x04\x03uid\x05\r\x00\x05slots\x06\r\x00\texecuting\x07\r\x00\treceiving\x08\r\x00\x07credits\t\r\x00\x0ecredits_wanted\n\x04\x00\x07idle_ns\x030/starling.introspection.Introspection/GetProcess\x00\x00\x01//starling.introspection.Introspection/ListCalls\x00\x08\t2/starling.introspection.Introspection/ListSessions\x00\x0b\x0c",
         file_descriptor_set: include_bytes!("starling.introspection.fds"),
     };
     /// Built into every server, unless it is switched off.

@@ -165,6 +165,11 @@ impl DecodedRequests {
         }
     }
 
+    /// Bytes that they hold now.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.account.held_bytes()
+    }
+
     /// Says what they held at most since it was last asked.
     pub(crate) fn held_most(&self) -> HeldMost {
         self.account.held_most()

@@ -12,8 +12,9 @@ use starling_endpoint::{
 use starling_io::{IoError, PacketIo, Wake};
 
 use crate::address::Address;
+use crate::budgets::Budgets;
 use crate::channel_factory::ChannelFactory;
-use crate::core::Core;
+use crate::core::{Core, Served};
 use crate::device::Device;
 use crate::error::Error;
 use crate::plane::{
@@ -82,9 +83,12 @@ pub(crate) fn serve_on<I: Device>(
         has_executor: registry.spawn.is_some(),
         options: Arc::clone(&registry.options),
         decode: registry.decode,
-        decoded: DecodedRequests::new(core.max_waiting_bytes),
+        decoded: DecodedRequests::new(core.config.max_waiting_bytes),
     };
-    let streams = Streams::new(registry.streams.within(&core.protocol), registry.decode);
+    let streams = Streams::new(
+        registry.streams.within(&core.config.protocol),
+        registry.decode,
+    );
     for method in registry.methods() {
         let spawn = match method.is_built_in() {
             true => None,
@@ -100,7 +104,12 @@ pub(crate) fn serve_on<I: Device>(
     }
     core.raw.count_held(context.decoded.held_most());
     core.raw.count_held(streams.account.held_most());
-    core.streams = Some(streams);
+    core.served = Some(Served {
+        streams,
+        decoded: context.decoded,
+        health: registry.health.clone(),
+        budgets: Budgets::new(&core.config, registry, workers),
+    });
     if registry.has_workers() {
         core.raw.start_workers(workers)?;
     }

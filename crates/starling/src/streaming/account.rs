@@ -105,6 +105,16 @@ impl ByteAccount {
         })))
     }
 
+    /// Bytes that are held now: windows, and what is beyond them.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.sums.lock().all.bytes()
+    }
+
+    /// Bytes that may wait to be sent by the streams that there are.
+    pub(crate) fn to_send_bytes(&self) -> usize {
+        self.sums.lock().all.to_send()
+    }
+
     /// Says what all held at most since it was last asked.
     pub(crate) fn held_most(self: &Arc<Self>) -> HeldMost {
         let account = Arc::clone(self);

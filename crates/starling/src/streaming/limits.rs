@@ -70,6 +70,14 @@ impl AllHoldings {
         self.most.note(self.bytes);
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn to_send(&self) -> usize {
+        self.to_send
+    }
+
     /// The most that they held since this was last asked, and now.
     pub(super) fn take_most(&mut self) -> usize {
         self.most.take(self.bytes)

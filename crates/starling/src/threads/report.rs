@@ -2,6 +2,7 @@
 
 use starling_endpoint::{ClientSessionReport, Peer, ServerSessionReport, WorkersReport};
 
+use crate::budgets::{Budget, Held};
 use crate::channel_state::ChannelState;
 use crate::core::Core;
 use crate::device::Device;
@@ -44,6 +45,8 @@ pub(crate) struct ThreadReport {
     pub(crate) server_sessions: usize,
     /// Streams of clients.
     pub(crate) streams: usize,
+    /// Of a server: what clients have it hold, and may.
+    pub(crate) budgets: Vec<(Budget, Option<u64>)>,
     pub(crate) workers: Option<WorkersReport>,
     /// The addresses that it is connected to, or was.
     pub(crate) connections: Vec<(String, ChannelState)>,
@@ -86,9 +89,39 @@ impl<I: Device> Core<I> {
                     ServerSessionRow { session, peer }
                 })
                 .collect(),
-            streams: (self.streams.as_ref()).map_or(0, |streams| streams.count()),
+            streams: self
+                .served
+                .as_ref()
+                .map_or(0, |served| served.streams.count()),
+            budgets: self.budgets(),
             connections: self.connections.states(MAX_CONNECTIONS),
             stats: self.stats(),
         }
+    }
+
+    fn budgets(&self) -> Vec<(Budget, Option<u64>)> {
+        let Some(served) = &self.served else {
+            return Vec::new();
+        };
+        let (raw, protocol) = (&self.raw, self.raw.protocol());
+        let (_, sessions) = protocol.session_counts();
+        let held = Held {
+            receiving_bytes: protocol.reassembling(),
+            waiting_bytes: raw.bytes_pending(),
+            decoded_bytes: served.decoded.held_bytes(),
+            stream_bytes: served.streams.account.held_bytes(),
+            to_send_bytes: served.streams.account.to_send_bytes(),
+            kept_bytes: protocol.retained(),
+            session_bytes: sessions * self.config.protocol.bytes_of_session(),
+            sessions,
+            waiting: raw.requests_pending(),
+            jobs: raw.workers().map_or(0, |workers| workers.waiting),
+            streams: served.streams.count(),
+            watchers: served.health.watchers(),
+        };
+        let budgets = served.budgets.iter();
+        budgets
+            .map(|budget| (*budget, budget.held(&held)))
+            .collect()
     }
 }

@@ -5,7 +5,8 @@ use starling_compress::{Algorithm, compress};
 use crate::hostile::{Hostile, Pace};
 use crate::raw::{Raw, SLOTS, amount, answered, bytes_field, message, summary};
 
-const PEERS: u64 = 4;
+/// Peers of one attack.
+pub(crate) const PEERS: u64 = 4;
 
 /// Begins requests of 64 MiB in all slots, and goes on with each just often enough not to be given up for
 /// one that is silent.
@@ -21,10 +22,10 @@ pub(crate) struct Begun {
 const TRICKLE: u32 = 64;
 
 impl Begun {
-    pub(crate) fn new(address: &str) -> Self {
+    pub(crate) fn new(address: &str, peers: u64) -> Self {
         Self {
-            raws: Raw::many(address, PEERS),
-            sent: vec![[(0, 0); SLOTS as usize]; PEERS as usize],
+            raws: Raw::many(address, peers),
+            sent: vec![[(0, 0); SLOTS as usize]; peers as usize],
             steps: 0,
             begun: 0,
         }
@@ -80,9 +81,9 @@ const RESPONSES: u64 = 2;
 const AT_ONCE: u64 = 16;
 
 impl Unread {
-    pub(crate) fn new(address: &str) -> Self {
+    pub(crate) fn new(address: &str, peers: u64) -> Self {
         Self {
-            raws: Raw::many(address, PEERS),
+            raws: Raw::many(address, peers),
             next: 0,
             asked: 0,
             steps: 0,
@@ -105,8 +106,9 @@ impl Hostile for Unread {
         };
         for _ in 0..responses {
             self.next += 1;
-            let raw = &mut self.raws[self.next % PEERS as usize];
-            let at = self.next / PEERS as usize;
+            let peers = self.raws.len();
+            let raw = &mut self.raws[self.next % peers];
+            let at = self.next / peers;
             let (session, slot) = (at % SESSIONS, at / SESSIONS % (SLOTS as usize - 1));
             if session < raw.sessions.len() {
                 self.asked += 1;
@@ -150,7 +152,7 @@ const NUMBERS: usize = 50_000;
 const PLAIN: usize = 4 << 20;
 
 impl Multiply {
-    pub(crate) fn new(address: &str) -> Self {
+    pub(crate) fn new(address: &str, peers: u64) -> Self {
         let numbers = bytes_field(2, &[1; NUMBERS]);
         let mut messages = ["Echo", "Wait"]
             .map(|method| message(method, &[], &numbers))
@@ -164,7 +166,7 @@ impl Multiply {
             messages.push(message("Wait", &field, &packed));
         }
         Self {
-            raws: Raw::many(address, PEERS),
+            raws: Raw::many(address, peers),
             messages,
             steps: 0,
             next: 0,
@@ -182,8 +184,9 @@ impl Hostile for Multiply {
             return;
         }
         self.next += 1;
-        let raw = &mut self.raws[self.next % PEERS as usize];
-        let at = self.next / PEERS as usize;
+        let peers = self.raws.len();
+        let raw = &mut self.raws[self.next % peers];
+        let at = self.next / peers;
         let (session, slot) = (at % SESSIONS, at / SESSIONS % SLOTS as usize);
         if session < raw.sessions.len() {
             let message = &self.messages[at % self.messages.len()];

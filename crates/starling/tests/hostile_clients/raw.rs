@@ -28,6 +28,8 @@ pub(crate) mod kind {
     pub(crate) const CLOSE: u8 = 13;
     pub(crate) const RESET: u8 = 15;
     pub(crate) const PING: u8 = 16;
+    pub(crate) const CREDIT: u8 = 18;
+    pub(crate) const CREDIT_ACK: u8 = 19;
     /// A call header has fields.
     pub(crate) const EXT: u8 = 1 << 5;
     /// The session has more to send.
@@ -93,6 +95,10 @@ pub(crate) struct Raw {
     open_token: u64,
     /// Requests that were rejected: the client's session and the slot.
     pub(crate) rejected: Vec<(u32, u8)>,
+    /// What the server has said of credits: the client's session, and the number that a confirmation has.
+    pub(crate) credits: Vec<(u32, u64)>,
+    /// The server's sessions, by the client's.
+    ids: BTreeMap<u32, u32>,
     /// Frames that have come, by kind.
     pub(crate) got: BTreeMap<u8, u64>,
 }
@@ -117,6 +123,8 @@ impl Raw {
             open: Vec::new(),
             open_token: 0,
             rejected: Vec::new(),
+            credits: Vec::new(),
+            ids: BTreeMap::new(),
             got: BTreeMap::new(),
         }
     }
@@ -220,6 +228,7 @@ impl Raw {
                 kind::CHALLENGE => self.connect(session, payload),
                 kind::ACCEPT => self.handle_accept(session, payload),
                 kind::REJECT => self.rejected.push((session, header[1])),
+                kind::CREDIT => self.credits.push((session, u64_at(header, 8))),
                 _ => {}
             }
         }
@@ -230,8 +239,9 @@ impl Raw {
             return;
         };
         if !std::mem::replace(accepted, true) {
-            self.server = u64::from(u32_at(payload, 0)) | u64::from(u32_at(payload, 4)) << 32;
+            self.server = u64_at(payload, 0);
             let id = u32_at(payload, 8);
+            self.ids.insert(session, id);
             self.sessions.push(Session { id, number: 0 });
         }
     }
@@ -254,6 +264,16 @@ impl Raw {
         self.frame(self.server, kind, slot, id, number, &payload);
     }
 
+    /// Confirms all that the server has said of credits, and says that it keeps so many.
+    pub(crate) fn confirm_credits(&mut self, kept: u32) {
+        for (session, number) in std::mem::take(&mut self.credits) {
+            if let Some(&id) = self.ids.get(&session) {
+                let payload = kept.to_le_bytes();
+                self.frame(self.server, kind::CREDIT_ACK, 0, id, number, &[&payload]);
+            }
+        }
+    }
+
     /// Says that it is alive.
     pub(crate) fn ping(&mut self) {
         if let Some(session) = self.sessions.last() {
@@ -269,6 +289,10 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
         .get(at..at + 4)
         .map(|bytes| bytes.try_into().expect("four"));
     bytes.map_or(0, u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
 /// Bytes of a request's message: a call header that says that the body is protobuf, further fields, the body.

@@ -43,7 +43,7 @@ impl Hostile for Many {
     }
 }
 
-/// Has sessions that want all credits, and never gives one back.
+/// Has sessions that want all credits, and confirms that it gives some back, but keeps them.
 pub(crate) struct Credits {
     raws: Vec<Raw>,
     next: usize,
@@ -72,6 +72,7 @@ impl Hostile for Credits {
                 let slot = self.next / raw.sessions.len() % SLOTS as usize;
                 raw.request(session, slot as u8, kind::WANT, &message);
             }
+            raw.confirm_credits(1024);
             raw.flush();
         }
     }
@@ -119,11 +120,13 @@ impl Hostile for NeverReads {
     }
 }
 
-/// Takes places and says nothing, or half a hello; passes files that take for ever to close.
+/// Takes places and says nothing, half a hello, or nonsense; passes files that take for ever to close.
 pub(crate) struct Silent {
     address: String,
     raws: VecDeque<Raw>,
     sockets: VecDeque<OwnedFd>,
+    /// Places whose first datagram opens no session.
+    nonsense: VecDeque<Raw>,
     /// A socket whose `close` waits, and its other end, which does not read.
     slow: (TcpStream, TcpStream),
     steps: usize,
@@ -131,6 +134,8 @@ pub(crate) struct Silent {
 
 /// Peers at once, and connections of `shm`: more than a process may have places.
 const SILENT: usize = 600;
+/// Of those with nonsense: each maps rings.
+const NONSENSE: usize = 200;
 
 impl Silent {
     pub(crate) fn new(address: &str) -> Self {
@@ -138,6 +143,7 @@ impl Silent {
             address: address.to_owned(),
             raws: VecDeque::new(),
             sockets: VecDeque::new(),
+            nonsense: VecDeque::new(),
             slow: slow_to_close(),
             steps: 0,
         }
@@ -164,6 +170,11 @@ impl Hostile for Silent {
         self.steps += 1;
         if self.address.starts_with("shm") {
             self.connect_over_shm();
+            if self.steps.is_multiple_of(4) {
+                let mut raw = Raw::new(&self.address, self.steps as u64);
+                raw.datagram(b"nonsense, and more of it");
+                self.nonsense.push_back(raw);
+            }
         } else {
             // A peer with a session that is heard of once.
             self.raws
@@ -174,6 +185,9 @@ impl Hostile for Silent {
         }
         if self.sockets.len() > SILENT {
             self.sockets.pop_front();
+        }
+        if self.nonsense.len() > NONSENSE {
+            self.nonsense.pop_front();
         }
         if self.raws.len() > SILENT {
             self.raws.pop_front();
