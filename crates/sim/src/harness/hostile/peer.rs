@@ -29,6 +29,8 @@ const NO_SESSION: u32 = u32::MAX;
 const MOST_AT_FIRST: u64 = 8;
 /// Halves of requests for each time that the plan counts.
 const HALVES: u32 = 4;
+/// Bytes of a whole request, and some more.
+const LONGEST_REQUEST: u64 = 300;
 /// The most bundles of one attack.
 const MOST_BUNDLES: u32 = 8;
 
@@ -369,8 +371,8 @@ impl HostilePeer {
         }
         let body = material::request(rng, self.scene, key, longest_response);
         let mut frame = frame(REQUEST, slot, id, number, &body);
-        if self.scene.has_calls && rng.chance(50_000) {
-            // An extension that makes no sense.
+        if self.scene.has_calls && rng.chance(50_000) && key & 0xffff > LONGEST_REQUEST {
+            // An extension that is longer than the request: its length is where the key begins.
             frame[0] |= 1 << 5;
         }
         frame
