@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use starling::introspection::{GetProcessRequest, IntrospectionClient};
-use starling::{Channel, EndpointConfig, Status};
+use starling::introspection::{BudgetView, GetProcessRequest, IntrospectionClient, Process};
+use starling::{Channel, EndpointConfig, Response, Status};
 use starling_test_protos::target::{Blob, TargetClient};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -69,11 +69,31 @@ impl Honest {
         self.runtime.block_on(call).expect("a call was lost")
     }
 
-    /// What the server holds now.
-    pub(crate) fn held(&self, pid: u32) -> Held {
+    fn process(&self) -> Response<Process> {
         let request = GetProcessRequest::new();
         let process = self.wait(async |honest| honest.introspection.get_process(&request).await);
-        let process = process.unwrap_or_else(|status| panic!("an honest call failed: {status}"));
+        process.unwrap_or_else(|status| panic!("an honest call failed: {status}"))
+    }
+
+    /// How much of each of its budgets the server's clients hold, as a share of what they may.
+    pub(crate) fn shares_held(&self) -> Vec<(String, f64)> {
+        let process = self.process();
+        let threads = process.message().threads();
+        let of_servers = threads.iter().filter(|thread| thread.role() == "server");
+        let budgets = of_servers.flat_map(|thread| thread.budgets().iter());
+        let share = |held: u64, most: u64| held as f64 / most as f64;
+        let held = |budget: BudgetView<'_>| {
+            Some((
+                budget.what().to_owned(),
+                share(budget.held_opt()?, budget.all_peers()),
+            ))
+        };
+        budgets.filter_map(held).collect()
+    }
+
+    /// What the server holds now.
+    pub(crate) fn held(&self, pid: u32) -> Held {
+        let process = self.process();
         let mut held = Held {
             descriptors: std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
                 as u64,

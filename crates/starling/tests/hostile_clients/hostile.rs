@@ -15,6 +15,9 @@ pub(crate) const ATTACK: &str = "STARLING_TEST_ATTACK";
 /// Between two steps: a hostile client needs no core of its own.
 const REST: Duration = Duration::from_millis(1);
 
+/// Peers of most attacks.
+pub(crate) const PEERS: u64 = 4;
+
 /// One attack.
 pub(crate) trait Hostile {
     /// Goes on, without waiting for anything.
@@ -55,19 +58,57 @@ impl Pace {
 
 fn new(attack: &str, address: &str) -> Box<dyn Hostile> {
     match attack {
-        "begun" => Box::new(Begun::new(address)),
-        "unread" => Box::new(Unread::new(address)),
-        "multiply" => Box::new(Multiply::new(address)),
+        "begun" => Box::new(Begun::new(address, PEERS)),
+        "unread" => Box::new(Unread::new(address, PEERS)),
+        "multiply" => Box::new(Multiply::new(address, PEERS)),
+        "hundred" => Box::new(Hundred::new(address)),
         "sessions" => Box::new(Many::new(address)),
         "credits" => Box::new(Credits::new(address)),
         "never_reads" => Box::new(NeverReads::new(address)),
         "silent" => Box::new(Silent::new(address)),
-        "waiting" => Box::new(Waiting::new(address)),
+        "waiting" => Box::new(Waiting::new(address, PEERS)),
         "streams" => Box::new(Streams::new(address)),
         "slow" => Box::new(Slow::new(address)),
         "amplify" => Box::new(Amplify::new(address)),
         "garbage" => Box::new(Garbage::new(address)),
         _ => panic!("no such attack: {attack}"),
+    }
+}
+
+/// A hundred peers fill all that they can at once: requests on their way, kept responses, requests that wait, and
+/// what these became.
+struct Hundred {
+    attacks: [Box<dyn Hostile>; 4],
+    steps: usize,
+}
+
+impl Hundred {
+    fn new(address: &str) -> Self {
+        Self {
+            attacks: [
+                Box::new(Begun::new(address, 25)),
+                Box::new(Unread::new(address, 25)),
+                Box::new(Multiply::new(address, 25)),
+                Box::new(Waiting::new(address, 25)),
+            ],
+            steps: 0,
+        }
+    }
+}
+
+impl Hostile for Hundred {
+    fn step(&mut self) {
+        self.steps += 1;
+        let attack = self.steps % self.attacks.len();
+        self.attacks[attack].step();
+    }
+
+    fn did(&self) -> String {
+        self.attacks
+            .iter()
+            .map(|it| it.did())
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 }
 

@@ -33,6 +33,8 @@ mod sessions;
 mod sockets;
 mod wire;
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use common::process::Process;
@@ -40,10 +42,14 @@ use common::{LONG, far_addresses};
 use honest::{Held, Honest, process_memory, quantile};
 use hostile::ATTACK;
 use service::SERVE;
+use starling::BudgetUnit;
 
 /// Calls before an attack, and so many at least during it.
 const CALLS: usize = 300;
 const CALLS_DURING: usize = 50;
+
+/// All that a hostile client had comes back within this time of its end.
+const BACK: Duration = Duration::from_secs(10);
 
 /// What a server takes besides what its budgets are for: the program, its threads, and the messages that its
 /// handlers have just then.
@@ -68,7 +74,8 @@ fn attack_time() -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn attack(name: &str, address: &str, rows: &[&str]) {
+/// An attack, what it fills, and what else it may fill: how budgets begin.
+fn attack(name: &str, address: &str, fills: &[&str], rows: &[&str]) {
     let mut server = Process::run("serve_in_this_process", SERVE, address);
     let address = server.next("serving ");
     let mut honest = Honest::new(&address);
@@ -82,10 +89,21 @@ fn attack(name: &str, address: &str, rows: &[&str]) {
     );
     hostile.next("attacking");
     let begun = Instant::now();
-    let (mut calls, mut during) = (0, Vec::new());
-    while begun.elapsed() < attack_time() || calls < CALLS_DURING {
+    let (mut calls, mut newcomers, mut during) = (0, 0, Vec::new());
+    let mut full = Fullness::default();
+    while begun.elapsed() < attack_time() || calls < CALLS_DURING || !full.has_filled(fills) {
         during.extend(honest.call());
         calls += 1;
+        if calls % CALLS_DURING == 0 {
+            // One that was not there before gets its answers, too.
+            Honest::new(&address).call();
+            newcomers += 1;
+            full.look(&honest);
+        }
+        assert!(
+            begun.elapsed() < attack_time() + LONG,
+            "it fills {full:?} only"
+        );
     }
     hostile.end();
     let did = hostile.next("did ");
@@ -97,7 +115,7 @@ fn attack(name: &str, address: &str, rows: &[&str]) {
         process_memory(server.id(), "VmRSS"),
     );
     println!(
-        "\n{name:11} {} | calls {calls} | p50 {} {} | p99 {} {} | most {} MiB, then {} | back after {:.1} s, \
+        "\n{name:11} {} | calls {calls} | newcomers {newcomers} | {full} | p50 {} {} | p99 {} {} | most {} MiB, then {} | back after {:.1} s, \
          with calls of {} ms at most | {did}",
         &address[..3],
         quantile(&mut before, 50),
@@ -109,9 +127,40 @@ fn attack(name: &str, address: &str, rows: &[&str]) {
         took.as_secs_f64(),
         longest.as_millis(),
     );
-    let bound = bound(rows);
+    let bound = bound(&[fills, rows].concat());
     assert!(most <= bound, "{most} bytes, and not {bound}");
     server.end();
+}
+
+/// The most that clients held of each budget, as a share of what they may.
+#[derive(Debug, Default)]
+struct Fullness(BTreeMap<String, f64>);
+
+impl Fullness {
+    fn look(&mut self, honest: &Honest) {
+        for (what, share) in honest.shares_held() {
+            assert!(share <= 1.0, "{what}: {share} of its bound");
+            let most = self.0.entry(what).or_default();
+            *most = most.max(share);
+        }
+    }
+
+    /// Whether most of what one host can have of each of these was held: half of many budgets.
+    fn has_filled(&self, budgets: &[&str]) -> bool {
+        let is_full = |what: &&str| {
+            let mut shares = self.0.iter();
+            shares.any(|(budget, share)| budget.starts_with(*what) && *share >= 0.4)
+        };
+        budgets.iter().all(is_full)
+    }
+}
+
+impl fmt::Display for Fullness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let full = self.0.iter().filter(|(_, share)| **share >= 0.01);
+        let full = full.map(|(what, share)| format!("{what} {:.0}%", 100.0 * share));
+        write!(f, "{}", full.collect::<Vec<_>>().join(", "))
+    }
 }
 
 /// Makes calls until a server holds no more than before. Returns how long that takes, and the longest call.
@@ -126,7 +175,7 @@ fn recover(honest: &mut Honest, before: &Held, pid: u32) -> (Duration, Duration)
             return (ended.elapsed(), longest);
         }
         assert!(
-            ended.elapsed() < LONG,
+            ended.elapsed() < BACK,
             "before: {before:?}, long after: {now:?}"
         );
         std::thread::sleep(Duration::from_millis(5));
@@ -138,19 +187,23 @@ fn bound(rows: &[&str]) -> u64 {
     let budgets = service::builder().budgets();
     let of_row = |row: &&str| {
         let budget = budgets.iter().find(|budget| budget.what.starts_with(*row));
-        budget.unwrap_or_else(|| panic!("no row: {row}")).all_peers
+        let budget = budget.unwrap_or_else(|| panic!("no row: {row}"));
+        match budget.unit {
+            BudgetUnit::Bytes => budget.all_peers,
+            BudgetUnit::Items => 0,
+        }
     };
     BASE + rows.iter().map(of_row).sum::<u64>()
 }
 
 /// A test for each attack and device: the time of one's attack is that of another's recovery.
 macro_rules! attacks {
-    ($($name:ident: $rows:expr,)*) => {
+    ($($name:ident: $fills:expr, $rows:expr;)*) => {
         mod udp {
             $(#[test]
             fn $name() {
                 let [udp, _] = super::far_addresses();
-                super::attack(stringify!($name), &udp, &$rows);
+                super::attack(stringify!($name), &udp, &$fills, &$rows);
             })*
         }
 
@@ -158,24 +211,26 @@ macro_rules! attacks {
             $(#[test]
             fn $name() {
                 let [_, shm] = super::far_addresses();
-                super::attack(stringify!($name), &shm, &$rows);
+                super::attack(stringify!($name), &shm, &$fills, &$rows);
             })*
         }
     };
 }
 
-// What each may fill.
+// What each fills, and may fill besides: of budgets, how their names begin.
 attacks! {
-    begun: ["requests on their way"],
-    unread: ["kept responses"],
-    multiply: ["requests that wait", "what protobuf requests"],
-    sessions: ["sessions"],
-    credits: [],
-    never_reads: [],
-    silent: [],
-    waiting: ["requests that wait"],
-    streams: ["streams: windows", "streams: what handlers read", "streams: what handlers sent"],
-    slow: [],
-    amplify: [],
-    garbage: [],
+    begun: ["requests on their way"], [];
+    unread: ["kept responses"], [];
+    multiply: ["requests that wait"], ["what protobuf requests"];
+    sessions: ["open sessions"], ["sessions"];
+    credits: [], [];
+    never_reads: [], [];
+    silent: [], [];
+    waiting: ["waiting requests"], ["requests that wait"];
+    streams: [], ["streams: windows", "streams: what handlers read", "streams: what handlers sent"];
+    slow: [], [];
+    amplify: [], [];
+    garbage: [], [];
+    hundred: ["requests on their way", "kept responses"],
+        ["requests that wait", "what protobuf requests", "sessions"];
 }

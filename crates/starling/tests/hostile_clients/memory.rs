@@ -5,9 +5,6 @@ use starling_compress::{Algorithm, compress};
 use crate::hostile::{Hostile, Pace};
 use crate::raw::{Raw, SLOTS, amount, answered, bytes_field, message, summary};
 
-/// Peers of one attack.
-pub(crate) const PEERS: u64 = 4;
-
 /// Begins requests of 64 MiB in all slots, and goes on with each just often enough not to be given up for
 /// one that is silent.
 pub(crate) struct Begun {

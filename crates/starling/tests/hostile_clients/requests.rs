@@ -1,6 +1,6 @@
 //! Attacks by requests: handlers that wait, streams, slow handlers.
 
-use crate::hostile::{Hostile, Pace};
+use crate::hostile::{Hostile, PEERS, Pace};
 use crate::raw::{Raw, SLOTS, amount, answered, bytes_field, message, summary};
 
 /// Has handlers wait in all slots that it gets, and puts a later request in each again and again.
@@ -9,16 +9,15 @@ pub(crate) struct Waiting {
     next: usize,
 }
 
-const PEERS: u64 = 4;
 /// Of a peer: together they have more slots than there may be requests that wait.
 const SESSIONS: usize = 600;
-/// Requests of a peer in a step.
-const REQUESTS: usize = 16;
+/// Requests in a step, at least one of each peer.
+const REQUESTS: usize = 64;
 
 impl Waiting {
-    pub(crate) fn new(address: &str) -> Self {
+    pub(crate) fn new(address: &str, peers: u64) -> Self {
         Self {
-            raws: Raw::many(address, PEERS),
+            raws: Raw::many(address, peers),
             next: 0,
         }
     }
@@ -30,7 +29,8 @@ impl Hostile for Waiting {
         for raw in &mut self.raws {
             raw.keep_sessions(SESSIONS);
         }
-        for _ in 0..REQUESTS {
+        let of_each = (REQUESTS / self.raws.len()).max(1);
+        for _ in 0..of_each {
             self.next += 1;
             for raw in self.raws.iter_mut().filter(|raw| !raw.sessions.is_empty()) {
                 let (session, slot) = place(self.next, raw.sessions.len());
@@ -43,7 +43,7 @@ impl Hostile for Waiting {
     fn did(&self) -> String {
         format!(
             "{} to wait for, {}",
-            self.next * PEERS as usize,
+            self.next * self.raws.len(),
             summary(&self.raws)
         )
     }
