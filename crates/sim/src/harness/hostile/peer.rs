@@ -1,5 +1,5 @@
-//! A host that opens sessions as every client does, and keeps to no rule in them. It answers CHALLENGEs, and reads
-//! nothing else: it fetches no responses and acknowledges nothing.
+//! A host that opens sessions as every client does, and keeps to no rule in them. It answers CHALLENGEs, perhaps
+//! CREDITs, and nothing else: it fetches no responses and acknowledges none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use super::{Attack, AttackPlan, HostileRequest, Scene};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::frames::{
-    ACCEPT, CANCEL, CHALLENGE, CLOSE, CONNECT, CREDIT_ACK, DRAIN_ACK, Frame, LEAST_TOKEN, PING,
-    REQUEST, REQUEST_FOR_RESPONSE, REQUEST_FRAGMENT, RESET, RESPONSE, begin, frame, frames,
+    ACCEPT, CANCEL, CHALLENGE, CLOSE, CONNECT, CREDIT, CREDIT_ACK, DRAIN_ACK, Frame, LEAST_TOKEN,
+    PING, REQUEST, REQUEST_FOR_RESPONSE, REQUEST_FRAGMENT, RESET, RESPONSE, begin, frame, frames,
     token_of, u32_at, u64_at,
 };
 use crate::io::SimIo;
@@ -67,6 +67,8 @@ struct Relation {
 
 struct Session {
     id: u32,
+    /// Its own number.
+    remote: u32,
     /// Bytes of data in a full fragment.
     fragment: u32,
     max_message: u32,
@@ -201,12 +203,29 @@ impl HostilePeer {
                     self.connect(from, session, words);
                 }
             }
-            ACCEPT => self.accepted(from, frame.payload),
+            ACCEPT => self.accepted(from, frame),
+            CREDIT => self.keep_credits(from, frame),
             _ => {}
         }
     }
 
-    fn accepted(&mut self, by: HostId, payload: &[u8]) {
+    /// Confirms what it is told of credits, and says that it keeps all. Half of the hosts do; the others say nothing.
+    fn keep_credits(&mut self, on: HostId, frame: &Frame<'_>) {
+        const ALL: u32 = 1024;
+        let relation = self.relation(on);
+        let mut sessions = relation.sessions.iter();
+        let session = sessions.find(|session| session.remote == frame.session);
+        if relation.token & 1 == 0
+            && let Some(id) = session.map(|session| session.id)
+        {
+            let payload = ALL.to_le_bytes();
+            let ack = crate::frames::frame(CREDIT_ACK, 0, id, frame.number, &payload);
+            self.send_frames(on, vec![ack], false);
+        }
+    }
+
+    fn accepted(&mut self, by: HostId, frame: &Frame<'_>) {
+        let payload = frame.payload;
         let word = |at| u32_at(payload, at);
         let (Some(token), Some(id), Some(max_datagram)) = (u64_at(payload, 0), word(8), word(12))
         else {
@@ -222,6 +241,7 @@ impl HostilePeer {
         if relation.sessions.iter().all(|session| session.id != id) {
             relation.sessions.push(Session {
                 id,
+                remote: frame.session,
                 fragment: max_datagram.clamp(33, most_datagram) - 32,
                 max_message,
                 numbers: vec![0; usize::from(limits as u16).clamp(1, 64)],

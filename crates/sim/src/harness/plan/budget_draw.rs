@@ -24,8 +24,8 @@ impl RunPlan {
     pub(super) fn draw_budgets(&mut self) {
         let mut rng = Rng::new(self.seed ^ 0x62_7564_6765_7473);
         let faulty = !self.is_faultless();
-        // Streams have limits of their own.
-        if self.streams.is_empty() && rng.chance(333_333) {
+        // Streams have limits of their own. Of all runs, a third.
+        if self.streams.is_empty() && rng.chance(375_000) {
             self.tighten(&mut rng, faulty);
             if faulty && rng.chance(700_000) {
                 let ppm = rng.range(20_000, 300_000) as u32;

