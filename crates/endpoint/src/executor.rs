@@ -131,7 +131,7 @@ impl Executor {
             panics += self.poll(&task_waker);
             polled += 1;
             if is_timed && polled % STRIDE == 0 {
-                shares.record_run(polled, clock.now_ns(), began_ns);
+                shares.record_run(polled, clock, clock.now_ns(), began_ns);
             }
         }
         // In the places of those that ended. They are polled next time.

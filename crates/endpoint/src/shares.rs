@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use starling_io::{Clock, Mark, Origin, PacketIo, PacketTx};
+use starling_io::{Clock, Mark, Origin, PacketIo, PacketTx, ThreadTime};
 use starling_proto::{Msgbuf, PeerId, RequestId};
 
 use crate::convert::io_peer;
@@ -30,7 +30,7 @@ use crate::room::Holding;
 
 /// What waits is handled for so long in each turn; also the time after which a burst is a slow one.
 pub(crate) const SLICE_NS: u64 = 50_000;
-/// Futures are slow that take longer than this on average.
+/// Handlers and futures are slow that take longer than this on average.
 const SLOW_NS: u64 = 2_500;
 /// Time is shared until no burst was slow for so long. While it is, a fast request costs some 100 ns more: a slow
 /// one now and then is not to have all others pay for it.
@@ -65,6 +65,32 @@ pub(crate) struct Shares {
     immediate_until_ns: u64,
     /// The peer that uses the time since then.
     current: Option<(ShareId, u64)>,
+    stops: Stops,
+}
+
+/// Tells slow work from work during which the kernel let other threads run.
+#[derive(Debug, Default)]
+struct Stops {
+    /// What was read last, and when.
+    last: ThreadTime,
+    at_ns: u64,
+}
+
+impl Stops {
+    /// Whether work until now that lasted `lasted_ns` may have taken less than `least_ns` of the thread's own time,
+    /// for the thread was stopped. Between two readings it may have slept, too, so a first one may excuse slow work,
+    /// and the second, soon after it, does not.
+    fn explain(&mut self, clock: &impl Clock, now_ns: u64, lasted_ns: u64, least_ns: u64) -> bool {
+        let Some(time) = clock.thread_time() else {
+            return false;
+        };
+        let before = std::mem::replace(&mut self.last, time);
+        let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.at_ns, now_ns));
+        let away_ns = passed_ns.saturating_sub(time.ran_ns.saturating_sub(before.ran_ns));
+        before.thread == time.thread
+            && time.preemptions > before.preemptions
+            && lasted_ns.saturating_sub(away_ns) < least_ns
+    }
 }
 
 impl Shares {
@@ -77,20 +103,25 @@ impl Shares {
         self.queue.is_empty()
     }
 
-    /// Handlers are slow.
-    #[cold]
-    pub(crate) fn record_slow(&mut self, now_ns: u64) {
-        self.is_on = true;
-        self.slow_ns = now_ns;
-    }
-
-    /// So many futures were polled since then.
-    #[cold]
-    pub(crate) fn record_run(&mut self, polled: usize, now_ns: u64, began_ns: u64) {
-        let passed_ns = now_ns.saturating_sub(began_ns);
-        if passed_ns >= SLICE_NS && passed_ns >= polled as u64 * SLOW_NS {
-            self.record_slow(now_ns);
+    /// So many frames were handled, or futures polled, since then. Returns whether time is shared from now on.
+    pub(crate) fn record_run(
+        &mut self,
+        runs: usize,
+        clock: &impl Clock,
+        now_ns: u64,
+        began_ns: u64,
+    ) -> bool {
+        let lasted_ns = now_ns.saturating_sub(began_ns);
+        let least_ns = SLICE_NS.max(runs as u64 * SLOW_NS);
+        let is_known = self.is_on && now_ns.saturating_sub(self.slow_ns) < SHARED_FOR_NS / 4;
+        if lasted_ns < least_ns
+            || is_known
+            || self.stops.explain(clock, now_ns, lasted_ns, least_ns)
+        {
+            return false;
         }
+        self.slow_ns = now_ns;
+        !std::mem::replace(&mut self.is_on, true)
     }
 
     /// From now on work may run out of turn, for the time of a slice.
@@ -235,5 +266,105 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
             self.core.stats.cancelled_in_queue += 1;
         }
         self.core.proto.recycle(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const US: u64 = 1_000;
+
+    /// A thread that runs, and is stopped, as a test says.
+    #[derive(Default)]
+    struct Thread {
+        now_ns: Cell<u64>,
+        time: Cell<ThreadTime>,
+    }
+
+    impl Thread {
+        fn run(&self, ns: u64) {
+            self.now_ns.set(self.now_ns.get() + ns);
+            let mut time = self.time.get();
+            time.ran_ns += ns;
+            self.time.set(time);
+        }
+
+        fn sleep(&self, ns: u64) {
+            self.now_ns.set(self.now_ns.get() + ns);
+        }
+
+        fn be_stopped(&self, ns: u64) {
+            self.sleep(ns);
+            let mut time = self.time.get();
+            time.preemptions += 1;
+            self.time.set(time);
+        }
+
+        /// Handles frames, and perhaps does something else meanwhile. Returns whether time is shared then.
+        fn handle(
+            &self,
+            shares: &mut Shares,
+            frames: usize,
+            each_ns: u64,
+            also: impl FnOnce(&Self),
+        ) -> bool {
+            let began_ns = self.now_ns();
+            self.run(frames as u64 * each_ns);
+            also(self);
+            shares.record_run(frames, self, self.now_ns(), began_ns);
+            shares.is_on()
+        }
+    }
+
+    impl Clock for Thread {
+        fn now_ns(&self) -> u64 {
+            self.now_ns.get()
+        }
+
+        fn thread_time(&self) -> Option<ThreadTime> {
+            Some(self.time.get())
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_stopped_does_not_share_time_for_that() {
+        let (thread, mut shares) = (Thread::default(), Shares::default());
+        for _ in 0..100 {
+            thread.sleep(1000 * US);
+            let stopped = |thread: &Thread| thread.be_stopped(4000 * US);
+            assert!(!thread.handle(&mut shares, 64, US, stopped));
+            assert!(!thread.handle(&mut shares, 64, US, |_| {}));
+        }
+    }
+
+    #[test]
+    fn slow_handlers_share_time_also_in_a_thread_that_is_stopped_now_and_then() {
+        // They compute.
+        let (thread, mut shares) = (Thread::default(), Shares::default());
+        let stopped = |thread: &Thread| thread.be_stopped(4000 * US);
+        assert!(thread.handle(&mut shares, 16, 10_000 * US, stopped));
+        // They are short, and the thread has slept and been stopped since it was looked at last.
+        let (thread, mut shares) = (Thread::default(), Shares::default());
+        thread.sleep(10_000 * US);
+        thread.be_stopped(4000 * US);
+        assert!(!thread.handle(&mut shares, 16, 10 * US, |_| {}));
+        assert!(thread.handle(&mut shares, 16, 10 * US, |_| {}));
+        // They wait for something.
+        let (thread, mut shares) = (Thread::default(), Shares::default());
+        let waited = |thread: &Thread| thread.sleep(4000 * US);
+        assert!(thread.handle(&mut shares, 16, US, waited));
+    }
+
+    #[test]
+    fn two_threads_by_turns_count_as_one_that_is_never_stopped() {
+        let (thread, mut shares) = (Thread::default(), Shares::default());
+        let mut time = thread.time.get();
+        time.thread = 1;
+        thread.time.set(time);
+        let stopped = |thread: &Thread| thread.be_stopped(4000 * US);
+        assert!(thread.handle(&mut shares, 16, US, stopped));
     }
 }

@@ -44,9 +44,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             return;
         }
         self.requests_seen = self.parts.core.stats.requests;
-        let now_ns = self.parts.clock.now_ns();
-        (self.parts.shares).record_run(requests as usize, now_ns, now_ns.saturating_sub(lasted_ns));
-        self.parts.apply_sharing();
+        let parts = &mut self.parts;
+        let now_ns = parts.clock.now_ns();
+        let began_ns = now_ns.saturating_sub(lasted_ns);
+        if (parts.shares).record_run(requests as usize, &parts.clock, now_ns, began_ns) {
+            parts.apply_sharing();
+        }
         if lasted_ns >= STALL_NS {
             self.parts.core.stats.stalls += 1;
             self.stall = Some(Stall {

@@ -4,12 +4,18 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::Wake;
+use crate::{ThreadTime, Wake};
 
 /// A clock that never goes back, in nanoseconds since some fixed point.
 pub trait Clock {
     /// Nanoseconds since the clock's origin.
     fn now_ns(&self) -> u64;
+
+    /// How long the calling thread has run, to tell long work from a thread that was stopped. May make a system
+    /// call. None: not known, or threads are never stopped by this clock.
+    fn thread_time(&self) -> Option<ThreadTime> {
+        None
+    }
 
     /// An event loop is at a point of its turn. Does nothing and costs nothing, unless the clock
     /// measures where time goes.
@@ -47,6 +53,8 @@ pub struct MonotonicClock {
     origin: u64,
     /// What the clock read at its origin.
     offset_ns: u64,
+    /// A test moves it.
+    is_manual: bool,
 }
 
 impl MonotonicClock {
@@ -63,6 +71,7 @@ impl MonotonicClock {
             source,
             origin,
             offset_ns,
+            is_manual: false,
         }
     }
 }
@@ -78,6 +87,13 @@ impl Clock for MonotonicClock {
     fn now_ns(&self) -> u64 {
         let passed_ns = self.source.delta_as_nanos(self.origin, self.source.raw());
         self.offset_ns + passed_ns
+    }
+
+    fn thread_time(&self) -> Option<ThreadTime> {
+        match self.is_manual {
+            true => None,
+            false => ThreadTime::now(),
+        }
     }
 }
 
@@ -115,6 +131,7 @@ impl ManualTime {
             source: self.clock.clone(),
             origin: 0,
             offset_ns: 0,
+            is_manual: true,
         }
     }
 

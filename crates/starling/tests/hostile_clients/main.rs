@@ -115,8 +115,8 @@ fn attack(name: &str, address: &str, fills: &[&str], rows: &[&str]) {
         process_memory(server.id(), "VmRSS"),
     );
     println!(
-        "\n{name:11} {} | calls {calls} | newcomers {newcomers} | {full} | p50 {} {} | p99 {} {} | most {} MiB, then {} | back after {:.1} s, \
-         with calls of {} ms at most | {did}",
+        "\n{name:11} {} | calls {calls} | newcomers {newcomers} | {full} | p50 {} {} | p99 {} {} | \
+         most {} MiB, then {} | back after {:.1} s, with calls of {} ms at most | {did}",
         &address[..3],
         quantile(&mut before, 50),
         quantile(&mut during, 50),
