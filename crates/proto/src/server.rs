@@ -38,10 +38,13 @@ use teardown::IdleRound;
 /// A client that sends a large request or fetches a large response sends a frame within this time,
 /// even if some are lost.
 const ACTIVE_NS: u64 = 250_000_000;
+/// A client's name for a session: the client, its incarnation, its number.
+type ClientKey = (PeerId, Token, u32);
+
 pub(crate) struct Server {
     pub(crate) sessions: Table<ServerSession>,
     /// By the client's incarnation and number, so that a repeated connect finds its session.
-    by_client: BTreeMap<(PeerId, Token, u32), SessionId>,
+    by_client: BTreeMap<ClientKey, SessionId>,
     /// Credits granted in all.
     granted: usize,
     /// Sessions with more than one credit, in no order.

@@ -1,8 +1,10 @@
 //! How sessions end at the server: with their client, by its silence, because the client has dropped the
 //! session, or because it has many and gives way to a client that has few.
 
+use std::ops::Bound::{Excluded, Unbounded};
+
 use super::slot::Phase;
-use super::{Server, abandon};
+use super::{ClientKey, Server, abandon};
 use crate::holdings::Holder;
 use crate::peer::Role;
 use crate::shared::Shared;
@@ -11,14 +13,14 @@ use crate::{FrameSink, PeerId, SessionId};
 
 /// Sessions of one client that are compared when one of them gives way.
 const SESSIONS_COMPARED: usize = 16;
-/// Session places that one idle check looks at.
-const PLACES_CHECKED: usize = 64;
+/// Sessions that one idle check looks at.
+const SESSIONS_CHECKED: usize = 64;
 
 /// How far [`Server::check_idle`] has come.
 #[derive(Default)]
 pub(super) struct IdleRound {
-    /// The place that is seen next.
-    place: usize,
+    /// The session that was seen last, by its client's name for it; none: a round has not begun.
+    seen: Option<ClientKey>,
     /// When the next round begins, at the soonest.
     due_at: u64,
     /// When a session is idle for long, as far as this round has seen.
@@ -112,7 +114,7 @@ impl Server {
 
     /// Repeats the accept of sessions that have been idle for long. A client that has dropped the
     /// session, and whose close was lost, answers with a close. A client that has it does nothing.
-    /// Returns when there is more to do: by now, if it has not seen all places.
+    /// Returns when there is more to do: by now, if it has not seen all sessions.
     pub(crate) fn check_idle<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -123,22 +125,19 @@ impl Server {
         if now < self.idle_round.due_at {
             return self.idle_round.due_at;
         }
-        if self.idle_round.place == 0 {
-            // Sessions that are opened in places that were seen are idle no sooner.
+        if self.idle_round.seen.is_none() {
+            // Sessions that are opened behind the one that is seen are idle no sooner.
             self.idle_round.next_at = now + limit;
         }
-        for _ in 0..PLACES_CHECKED {
-            let place = self.idle_round.place;
-            if place >= self.sessions.places() {
-                self.idle_round.place = 0;
+        for _ in 0..SESSIONS_CHECKED {
+            let after = self.idle_round.seen.map_or(Unbounded, Excluded);
+            let Some((key, &id)) = self.by_client.range((after, Unbounded)).next() else {
+                self.idle_round.seen = None;
                 self.idle_round.due_at = self.idle_round.next_at;
                 return self.idle_round.due_at;
-            }
-            self.idle_round.place += 1;
-            let Some(id) = self.sessions.id_at(place) else {
-                continue;
             };
-            let session = self.sessions.get_mut(id).expect("just named");
+            self.idle_round.seen = Some(*key);
+            let session = self.sessions.get_mut(id).expect("a client has it");
             let mut idle_at = session.active_at.max(session.idle_checked_at) + limit;
             if idle_at <= now {
                 session.idle_checked_at = now;

@@ -1,6 +1,6 @@
 //! Retransmission timeouts follow the round-trip times, and each request has its own.
 
-use starling_proto::SessionId;
+use starling_proto::{Config, SessionId};
 
 use crate::congestion::answers;
 use crate::net::Net;
@@ -116,6 +116,32 @@ fn a_server_that_had_many_sessions_sleeps_from_ping_to_ping() {
     }
     net.connect(0, 1);
     net.run_ms(600);
+    let wakes = wakes(&mut net);
+    assert!(wakes <= 90, "{wakes} wake-ups of both in 10 s");
+}
+
+/// The same after thousands at once.
+#[test]
+fn a_server_that_had_thousands_of_sessions_sleeps_from_ping_to_ping() {
+    const MANY: usize = 8_000;
+    let client = Config {
+        credits: 1,
+        ..Config::default()
+    };
+    let server = Config {
+        rx_queue_datagrams: 2 * MANY,
+        overcommit: 1,
+        ..Config::default()
+    };
+    let mut net = Net::new([client, server]);
+    let sessions: Vec<_> = (0..MANY).map(|_| net.connect(0, 1)).collect();
+    net.run_ms(900);
+    for session in sessions.into_iter().skip(1) {
+        let (now, host) = (net.now, &mut net.hosts[0]);
+        host.protocol.close(now, session, &mut host.wire);
+    }
+    net.run_ms(10_000);
+    assert_eq!(net.hosts[1].protocol.granted(), 1);
     let wakes = wakes(&mut net);
     assert!(wakes <= 90, "{wakes} wake-ups of both in 10 s");
 }
