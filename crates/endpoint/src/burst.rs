@@ -274,12 +274,10 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
     #[inline(never)]
     fn end_stride(&mut self, tx: &mut I::Tx) -> Result<(), IoError> {
         let now_ns = self.clock.now_ns();
-        let burst_ns = self.core.now_ns;
-        let (frames, is_due) = self.cadence.end_stride(burst_ns, now_ns);
-        if self
-            .shares
-            .record_run(frames, &self.clock, now_ns, burst_ns)
-        {
+        let (shares, clock) = (&mut self.shares, &self.clock);
+        let away_ns = || shares.away_ns(clock, now_ns);
+        let is_due = self.cadence.end_stride(now_ns, away_ns);
+        if self.cadence.is_slow(self.core.now_ns, now_ns) && self.shares.record_slow(now_ns) {
             self.apply_sharing();
         }
         if is_due {

@@ -6,6 +6,8 @@
 //! reads the clock for that every [`MAX_STRIDE`] frames, more often if frames take longer, and
 //! never in a burst of fewer frames.
 
+use crate::shares::SLICE_NS;
+
 /// A burst is flushed before its end after so much work.
 pub(crate) const FLUSH_NS: u64 = 20_000;
 /// Frames between two readings of the clock within a burst, at most.
@@ -20,9 +22,6 @@ pub(crate) struct FlushCadence {
     left: u32,
     /// When the work began that is not flushed.
     since_ns: u64,
-    /// Frames of the burst that began then, as far as the clock was read.
-    frames: usize,
-    burst_ns: u64,
 }
 
 impl Default for FlushCadence {
@@ -31,8 +30,6 @@ impl Default for FlushCadence {
             stride: MAX_STRIDE,
             left: MAX_STRIDE,
             since_ns: 0,
-            frames: 0,
-            burst_ns: 0,
         }
     }
 }
@@ -50,15 +47,13 @@ impl FlushCadence {
         self.left == 0
     }
 
-    /// How many frames of the burst that began then are handled; and whether to flush now.
-    pub(crate) fn end_stride(&mut self, burst_ns: u64, now_ns: u64) -> (usize, bool) {
-        // Here and not when it begins: most bursts have fewer frames than a stride.
-        if std::mem::replace(&mut self.burst_ns, burst_ns) != burst_ns {
-            self.frames = 0;
-        }
-        self.frames += self.stride as usize;
-        let elapsed_ns = now_ns.saturating_sub(self.since_ns);
+    /// True: flush now. `away_ns` says how long the kernel had stopped the thread.
+    pub(crate) fn end_stride(&mut self, now_ns: u64, away_ns: impl FnOnce() -> u64) -> bool {
+        let mut elapsed_ns = now_ns.saturating_sub(self.since_ns);
         let due = elapsed_ns >= FLUSH_NS;
+        if elapsed_ns >= 2 * FLUSH_NS {
+            elapsed_ns = elapsed_ns.saturating_sub(away_ns());
+        }
         if due {
             self.since_ns = now_ns;
         }
@@ -68,6 +63,11 @@ impl FlushCadence {
             (self.stride + u32::from(!due)).min(MAX_STRIDE)
         };
         self.left = self.stride;
-        (self.frames, due)
+        due
+    }
+
+    /// Whether the burst that began then takes long, and its frames do.
+    pub(crate) fn is_slow(&self, began_ns: u64, now_ns: u64) -> bool {
+        self.stride < MAX_STRIDE && now_ns.saturating_sub(began_ns) >= SLICE_NS
     }
 }

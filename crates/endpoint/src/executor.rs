@@ -36,8 +36,8 @@ struct Ready {
 /// A task that is to be polled when it is woken.
 pub(crate) struct TaskWaker {
     key: u64,
-    /// The peer whose request the task serves, if it serves one.
-    peer: Option<PeerId>,
+    /// The peer whose request the task serves, if it serves one, and its number's epoch.
+    peer: Option<(PeerId, u32)>,
     queued: AtomicBool,
     ready: Arc<Ready>,
 }
@@ -114,14 +114,16 @@ impl Executor {
     ) -> (usize, u64) {
         let (mut polled, mut panics) = (0, 0);
         self.unstarted.extend(self.shared.take_spawned());
-        self.start();
+        self.start(shares);
         self.take_ready();
         let is_timed = self.turn.len() > STRIDE || shares.is_on();
         let began_ns = if is_timed { clock.now_ns() } else { 0 };
         shares.begin_immediate(began_ns);
         while let Some(task_waker) = self.turn.pop_front() {
-            if let Some(peer) = task_waker.peer
+            if let Some((peer, epoch)) = task_waker.peer
                 && shares.is_on()
+                // Else the peer is gone, and its share with it.
+                && shares.epoch(peer) == epoch
                 && let now_ns = clock.now_ns()
                 && !shares.admits(peer, now_ns, || origin_of(peer))
             {
@@ -135,7 +137,7 @@ impl Executor {
             }
         }
         // In the places of those that ended. They are polled next time.
-        self.start();
+        self.start(shares);
         (polled, panics)
     }
 
@@ -185,13 +187,14 @@ impl Executor {
     }
 
     /// Starts futures while there are places for tasks.
-    fn start(&mut self) {
+    fn start(&mut self, shares: &Shares) {
         while !self.unstarted.is_empty()
             && let Ok(key) = self.tasks.insert(None)
         {
             let Some((future, peer)) = self.unstarted.pop_front() else {
                 return;
             };
+            let peer = peer.map(|peer| (peer, shares.epoch(peer)));
             let waker = waker(key, peer, &self.ready);
             waker.wake_by_ref();
             if let Some(place) = self.tasks.get_mut(key) {
@@ -211,7 +214,7 @@ impl Executor {
     }
 }
 
-fn waker(key: u64, peer: Option<PeerId>, ready: &Arc<Ready>) -> Waker {
+fn waker(key: u64, peer: Option<(PeerId, u32)>, ready: &Arc<Ready>) -> Waker {
     Waker::from(Arc::new(TaskWaker {
         key,
         peer,

@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use starling_io::{Clock, Mark, Origin, PacketIo, PacketTx, ThreadTime};
+use starling_io::{Clock, Mark, Origin, PacketIo, PacketTx, ThreadWait};
 use starling_proto::{Msgbuf, PeerId, RequestId};
 
 use crate::convert::io_peer;
@@ -65,32 +65,10 @@ pub(crate) struct Shares {
     immediate_until_ns: u64,
     /// The peer that uses the time since then.
     current: Option<(ShareId, u64)>,
-    stops: Stops,
-}
-
-/// Tells slow work from work during which the kernel let other threads run.
-#[derive(Debug, Default)]
-struct Stops {
-    /// What was read last, and when.
-    last: ThreadTime,
-    at_ns: u64,
-}
-
-impl Stops {
-    /// Whether work until now that lasted `lasted_ns` may have taken less than `least_ns` of the thread's own time,
-    /// for the thread was stopped. Between two readings it may have slept, too, so a first one may excuse slow work,
-    /// and the second, soon after it, does not.
-    fn explain(&mut self, clock: &impl Clock, now_ns: u64, lasted_ns: u64, least_ns: u64) -> bool {
-        let Some(time) = clock.thread_time() else {
-            return false;
-        };
-        let before = std::mem::replace(&mut self.last, time);
-        let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.at_ns, now_ns));
-        let away_ns = passed_ns.saturating_sub(time.ran_ns.saturating_sub(before.ran_ns));
-        before.thread == time.thread
-            && time.preemptions > before.preemptions
-            && lasted_ns.saturating_sub(away_ns) < least_ns
-    }
+    /// How long the thread had waited for a processor when that was last read.
+    waited: Option<ThreadWait>,
+    /// How often the device has forgotten each peer's number.
+    epochs: Vec<u32>,
 }
 
 impl Shares {
@@ -103,7 +81,36 @@ impl Shares {
         self.queue.is_empty()
     }
 
-    /// So many frames were handled, or futures polled, since then. Returns whether time is shared from now on.
+    /// How long the kernel had stopped the thread, while it could run, since this was last asked.
+    pub(crate) fn away_ns(&mut self, clock: &impl Clock, now_ns: u64) -> u64 {
+        if self.is_known(now_ns) {
+            // It makes no difference.
+            return 0;
+        }
+        let now = clock.thread_wait();
+        let before = std::mem::replace(&mut self.waited, now);
+        match (before, now) {
+            (Some(before), Some(now)) if before.thread == now.thread => {
+                now.waited_ns.saturating_sub(before.waited_ns)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether handlers were slow a moment ago.
+    fn is_known(&self, now_ns: u64) -> bool {
+        self.is_on && now_ns.saturating_sub(self.slow_ns) < SHARED_FOR_NS / 4
+    }
+
+    /// Handlers are slow. Returns whether time is shared from now on.
+    #[cold]
+    pub(crate) fn record_slow(&mut self, now_ns: u64) -> bool {
+        self.slow_ns = now_ns;
+        !std::mem::replace(&mut self.is_on, true)
+    }
+
+    /// So many requests were handled, or futures polled, since then. Returns whether time is shared from now on.
+    #[cold]
     pub(crate) fn record_run(
         &mut self,
         runs: usize,
@@ -112,16 +119,10 @@ impl Shares {
         began_ns: u64,
     ) -> bool {
         let lasted_ns = now_ns.saturating_sub(began_ns);
-        let least_ns = SLICE_NS.max(runs as u64 * SLOW_NS);
-        let is_known = self.is_on && now_ns.saturating_sub(self.slow_ns) < SHARED_FOR_NS / 4;
-        if lasted_ns < least_ns
-            || is_known
-            || self.stops.explain(clock, now_ns, lasted_ns, least_ns)
-        {
-            return false;
-        }
-        self.slow_ns = now_ns;
-        !std::mem::replace(&mut self.is_on, true)
+        let slow_ns = SLICE_NS.max(runs as u64 * SLOW_NS);
+        lasted_ns >= slow_ns
+            && lasted_ns.saturating_sub(self.away_ns(clock, now_ns)) >= slow_ns
+            && self.record_slow(now_ns)
     }
 
     /// From now on work may run out of turn, for the time of a slice.
@@ -176,8 +177,21 @@ impl Shares {
         }
     }
 
+    /// Changes when the device forgets a peer, and may use its number for another one.
+    pub(crate) fn epoch(&self, peer: PeerId) -> u32 {
+        self.epochs
+            .get(peer.0 as usize)
+            .copied()
+            .unwrap_or_default()
+    }
+
     /// The device forgets a peer.
     pub(crate) fn forget(&mut self, peer: PeerId) {
+        let index = peer.0 as usize;
+        if index >= self.epochs.len() {
+            self.epochs.resize(index + 1, 0);
+        }
+        self.epochs[index] = self.epochs[index].wrapping_add(1);
         self.queue.forget(peer);
     }
 
@@ -280,41 +294,33 @@ mod tests {
     /// A thread that runs, and is stopped, as a test says.
     #[derive(Default)]
     struct Thread {
+        number: Cell<u32>,
         now_ns: Cell<u64>,
-        time: Cell<ThreadTime>,
+        waited_ns: Cell<u64>,
     }
 
     impl Thread {
         fn run(&self, ns: u64) {
             self.now_ns.set(self.now_ns.get() + ns);
-            let mut time = self.time.get();
-            time.ran_ns += ns;
-            self.time.set(time);
-        }
-
-        fn sleep(&self, ns: u64) {
-            self.now_ns.set(self.now_ns.get() + ns);
         }
 
         fn be_stopped(&self, ns: u64) {
-            self.sleep(ns);
-            let mut time = self.time.get();
-            time.preemptions += 1;
-            self.time.set(time);
+            self.run(ns);
+            self.waited_ns.set(self.waited_ns.get() + ns);
         }
 
-        /// Handles frames, and perhaps does something else meanwhile. Returns whether time is shared then.
+        /// Runs handlers, and perhaps does something else meanwhile. Returns whether time is shared then.
         fn handle(
             &self,
             shares: &mut Shares,
-            frames: usize,
+            runs: usize,
             each_ns: u64,
             also: impl FnOnce(&Self),
         ) -> bool {
             let began_ns = self.now_ns();
-            self.run(frames as u64 * each_ns);
+            self.run(runs as u64 * each_ns);
             also(self);
-            shares.record_run(frames, self, self.now_ns(), began_ns);
+            shares.record_run(runs, self, self.now_ns(), began_ns);
             shares.is_on()
         }
     }
@@ -324,47 +330,60 @@ mod tests {
             self.now_ns.get()
         }
 
-        fn thread_time(&self) -> Option<ThreadTime> {
-            Some(self.time.get())
+        fn thread_wait(&self) -> Option<ThreadWait> {
+            Some(ThreadWait {
+                thread: self.number.get(),
+                waited_ns: self.waited_ns.get(),
+            })
         }
+    }
+
+    fn stopped(thread: &Thread) {
+        thread.be_stopped(4000 * US);
     }
 
     #[test]
     fn a_thread_that_is_stopped_does_not_share_time_for_that() {
         let (thread, mut shares) = (Thread::default(), Shares::default());
+        shares.away_ns(&thread, 0);
         for _ in 0..100 {
-            thread.sleep(1000 * US);
-            let stopped = |thread: &Thread| thread.be_stopped(4000 * US);
+            thread.run(1000 * US);
             assert!(!thread.handle(&mut shares, 64, US, stopped));
             assert!(!thread.handle(&mut shares, 64, US, |_| {}));
         }
     }
 
     #[test]
-    fn slow_handlers_share_time_also_in_a_thread_that_is_stopped_now_and_then() {
-        // They compute.
-        let (thread, mut shares) = (Thread::default(), Shares::default());
-        let stopped = |thread: &Thread| thread.be_stopped(4000 * US);
-        assert!(thread.handle(&mut shares, 16, 10_000 * US, stopped));
-        // They are short, and the thread has slept and been stopped since it was looked at last.
-        let (thread, mut shares) = (Thread::default(), Shares::default());
-        thread.sleep(10_000 * US);
-        thread.be_stopped(4000 * US);
-        assert!(!thread.handle(&mut shares, 16, 10 * US, |_| {}));
-        assert!(thread.handle(&mut shares, 16, 10 * US, |_| {}));
-        // They wait for something.
-        let (thread, mut shares) = (Thread::default(), Shares::default());
-        let waited = |thread: &Thread| thread.sleep(4000 * US);
-        assert!(thread.handle(&mut shares, 16, US, waited));
+    fn slow_handlers_share_time_however_often_the_thread_sleeps_or_is_stopped() {
+        let once = |each_ns, also: fn(&Thread)| {
+            let (thread, mut shares) = (Thread::default(), Shares::default());
+            shares.away_ns(&thread, 0);
+            thread.run(16_000 * US);
+            thread.be_stopped(10 * US);
+            thread.handle(&mut shares, 8, each_ns, also)
+        };
+        assert!(once(500 * US, |_| {}));
+        assert!(once(500 * US, stopped));
+        assert!(once(10_000 * US, stopped));
+        // They wait for something else than a processor.
+        assert!(once(US, |thread| thread.run(4000 * US)));
+        assert!(!once(US, stopped));
     }
 
     #[test]
-    fn two_threads_by_turns_count_as_one_that_is_never_stopped() {
+    fn what_another_thread_has_waited_is_no_excuse() {
         let (thread, mut shares) = (Thread::default(), Shares::default());
-        let mut time = thread.time.get();
-        time.thread = 1;
-        thread.time.set(time);
-        let stopped = |thread: &Thread| thread.be_stopped(4000 * US);
+        shares.away_ns(&thread, 0);
+        thread.number.set(1);
         assert!(thread.handle(&mut shares, 16, US, stopped));
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_has_another_epoch() {
+        let mut shares = Shares::default();
+        let before = shares.epoch(PeerId(3));
+        shares.forget(PeerId(3));
+        assert_ne!(shares.epoch(PeerId(3)), before);
+        assert_eq!(shares.epoch(PeerId(2)), before);
     }
 }

@@ -376,8 +376,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let tx = self.io.split().1;
         let origin_of = |peer| tx.origin(io_peer(peer));
         let parts = &mut self.parts;
+        let was_on = parts.shares.is_on();
         let (polled, panics) = (self.executor).run(&mut parts.shares, &parts.clock, origin_of);
         if parts.shares.is_on() {
+            if !was_on {
+                parts.apply_sharing();
+            }
             let now_ns = parts.clock.now_ns();
             parts.shares.set_current(None, now_ns);
         }

@@ -4,16 +4,16 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::{ThreadTime, Wake};
+use crate::{ThreadWait, Wake};
 
 /// A clock that never goes back, in nanoseconds since some fixed point.
 pub trait Clock {
     /// Nanoseconds since the clock's origin.
     fn now_ns(&self) -> u64;
 
-    /// How long the calling thread has run, to tell long work from a thread that was stopped. May make a system
-    /// call. None: not known, or threads are never stopped by this clock.
-    fn thread_time(&self) -> Option<ThreadTime> {
+    /// How long the calling thread has waited for a processor, to tell long work from a thread that was stopped.
+    /// May take microseconds. None: not known, or by this clock threads are never stopped.
+    fn thread_wait(&self) -> Option<ThreadWait> {
         None
     }
 
@@ -89,10 +89,10 @@ impl Clock for MonotonicClock {
         self.offset_ns + passed_ns
     }
 
-    fn thread_time(&self) -> Option<ThreadTime> {
+    fn thread_wait(&self) -> Option<ThreadWait> {
         match self.is_manual {
             true => None,
-            false => ThreadTime::now(),
+            false => ThreadWait::now(),
         }
     }
 }

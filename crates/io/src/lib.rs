@@ -30,7 +30,7 @@ mod memory;
 mod peer_info;
 mod report;
 mod steer;
-mod thread_time;
+mod thread_wait;
 mod waker;
 
 use std::net::{IpAddr, SocketAddr};
@@ -47,7 +47,7 @@ pub use memory::{MessageMemory, PacketMemory};
 pub use peer_info::{PeerInfo, PeerProcess};
 pub use report::DeviceReport;
 pub use steer::{MATCH_BYTES, MatchTable, Steered, Steering, WorkerIo};
-pub use thread_time::ThreadTime;
+pub use thread_wait::ThreadWait;
 pub use waker::EventfdWaker;
 
 /// The most datagrams that one [`PacketRx::rx_burst`] returns.
