@@ -72,7 +72,9 @@ pub struct Budgets(Vec<Budget>);
 
 impl Budgets {
     pub(crate) fn of(settings: &Settings) -> Self {
-        Self::new(&settings.config, &settings.registry, &settings.workers)
+        let mut all = Self::new(&settings.config, &settings.registry, &settings.workers);
+        all.0.extend(shm_peers());
+        all
     }
 
     pub(crate) fn new(
@@ -195,7 +197,6 @@ fn items(config: &EndpointConfig, registry: &Registry, workers: &WorkerConfig) -
     let sessions = protocol.max_sessions;
     let streams = registry.streams.within(protocol).streams;
     let watchers = registry.health.most_watchers();
-    let shm = ShmConfig::default().peers_budget();
     vec![
         budget(
             "open sessions",
@@ -226,25 +227,38 @@ fn items(config: &EndpointConfig, registry: &Registry, workers: &WorkerConfig) -
             |held| Some(held.streams),
         ),
         budget(
-            "watchers of health",
+            "watchers of health, of all threads",
             watchers,
             watchers,
             "ServerBuilder::max_health_watchers",
             |held| Some(held.watchers),
         ),
+    ]
+}
+
+/// What the device has that a `shm` address without parameters opens.
+fn shm_peers() -> [Budget; 2] {
+    let shm = ShmConfig::default().peers_budget();
+    let budget = |what, one_peer: usize, all_peers: usize, setting| Budget {
+        what,
+        unit: BudgetUnit::Items,
+        one_peer: one_peer as u64,
+        all_peers: all_peers as u64,
+        setting,
+        held: |_| None,
+    };
+    [
         budget(
             "places of a shm server, each with rings of 2.1 MiB at most",
             shm.places_of_one,
             shm.places,
             "shm://NAME?peers=N&peers_of_one=N",
-            |_| None,
         ),
         budget(
             "descriptors of a shm server's peers: places and heaps",
             shm.descriptors_of_one,
             shm.descriptors,
             "ulimit -n",
-            |_| None,
         ),
     ]
 }

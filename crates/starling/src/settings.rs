@@ -162,7 +162,8 @@ macro_rules! settings_methods {
             self
         }
 
-        /// What clients can make each dispatch thread hold at most, by these settings.
+        /// What clients can make each dispatch thread hold at most, by these settings; the places of `shm` are
+        /// those of an address without parameters.
         pub fn budgets(&self) -> $crate::Budgets {
             $crate::Budgets::of(&self.settings)
         }
