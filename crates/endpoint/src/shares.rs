@@ -63,6 +63,8 @@ pub(crate) struct Shares {
     slow_ns: u64,
     /// Until then, work may run out of turn.
     immediate_until_ns: u64,
+    /// A request has run out of turn since then for lack of room to wait.
+    ran_without_room: bool,
     /// The peer that uses the time since then.
     current: Option<(ShareId, u64)>,
     /// How long the thread had waited for a processor when that was last read.
@@ -128,6 +130,14 @@ impl Shares {
     /// From now on work may run out of turn, for the time of a slice.
     pub(crate) fn begin_immediate(&mut self, now_ns: u64) {
         self.immediate_until_ns = now_ns + SLICE_NS;
+        self.ran_without_room = false;
+    }
+
+    /// Whether a request runs out of turn that may not wait, for its peer has all that it may have waiting: one in
+    /// a burst, if nobody waits. A client is not to be refused for that, and holds up others no longer than one
+    /// request does anyway.
+    fn admits_without_room(&mut self) -> bool {
+        self.queue.is_empty() && !std::mem::replace(&mut self.ran_without_room, true)
     }
 
     /// From now on this peer uses the time, if it has had some.
@@ -234,17 +244,19 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         bytes: PayloadBytes<'_>,
     ) {
         let began_ns = self.clock.now_ns();
-        if (self.shares).admits(peer, began_ns, || tx.origin(io_peer(peer))) {
+        let holding = Holding {
+            peer: io_peer(peer),
+            bytes: bytes.as_slice().len(),
+        };
+        let is_admitted = (self.shares).admits(peer, began_ns, || tx.origin(io_peer(peer)));
+        let has_room = is_admitted || self.core.pending.admits(holding);
+        if is_admitted || !has_room && self.shares.admits_without_room() {
             self.clock.mark(Mark::Taken);
             self.handle_request(tx, id, peer, ext, bytes);
             let now_ns = self.clock.now_ns();
             return self.shares.record_cost(began_ns, now_ns);
         }
-        let holding = Holding {
-            peer: io_peer(peer),
-            bytes: bytes.as_slice().len(),
-        };
-        if !self.core.pending.admits(holding) {
+        if !has_room {
             self.core.stats.requests += 1;
             self.tables.reply.id = id;
             return self.refuse(tx, Refusal::WaitingFull);
@@ -376,6 +388,29 @@ mod tests {
         shares.away_ns(&thread, 0);
         thread.number.set(1);
         assert!(thread.handle(&mut shares, 16, US, stopped));
+    }
+
+    #[test]
+    fn one_request_of_a_burst_runs_that_may_not_wait_if_nobody_waits() {
+        let mut shares = Shares::default();
+        for _ in 0..2 {
+            shares.begin_immediate(0);
+            assert!(shares.admits_without_room());
+            assert!(!shares.admits_without_room());
+        }
+        shares.begin_immediate(0);
+        let work = Work::Request(QueuedRequest {
+            id: RequestId::NONE,
+            peer: PeerId(0),
+            ext: false,
+            message: Msgbuf::default(),
+            holding: Holding {
+                peer: io_peer(PeerId(0)),
+                bytes: 0,
+            },
+        });
+        shares.push(PeerId(0), || Origin(0), work);
+        assert!(!shares.admits_without_room(), "others wait");
     }
 
     #[test]
