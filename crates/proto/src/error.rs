@@ -367,8 +367,8 @@ pub enum Event {
         /// Which.
         id: RequestId,
     },
-    /// No session of either kind refers to the peer any more: the device can remove the peer, after
-    /// the next flush of the device.
+    /// No session of either kind refers to the peer any more, or none does although it has sent something: the
+    /// device can remove the peer, after the next flush of the device.
     PeerReleased {
         /// Which.
         peer: PeerId,

@@ -50,11 +50,14 @@ impl Protocol {
         datagram: &[u8],
         sink: &mut S,
     ) -> Result<Option<PeerId>, DatagramError> {
-        let is_stranger = !self.shared.peers.is_referred_to(peer);
+        let is_unknown = !self.shared.peers.is_referred_to(peer);
         let result = self.handle_uncommon_head(now, Source::Peer(peer), datagram, sink);
-        if is_stranger && !self.shared.peers.is_referred_to(peer) {
+        if is_unknown && !self.shared.peers.is_referred_to(peer) {
             // Else whoever sends anything at all would keep a place of the device.
-            self.shared.events.push_back(Event::PeerReleased { peer });
+            let released = Event::PeerReleased { peer };
+            if self.shared.events.back() != Some(&released) {
+                self.shared.events.push_back(released);
+            }
         }
         result
     }
