@@ -50,7 +50,7 @@ pub struct ShmConfig {
     /// to the message heaps of its peers if it maps any: with a limit of 1,024, it has 640 peers.
     ///
     /// When a peer connects and no place is free, the one goes that has been silent for longest, of
-    /// those that have not sent anything.
+    /// those that have not sent anything since they connected, or since the device's user closed them.
     pub max_peers: usize,
     /// The most accepted peers at once from one process; or, of users that only
     /// [`ShmConfig::allow_other_users`] lets in, from one user.

@@ -48,7 +48,7 @@ pub(crate) struct Server {
     /// Credits granted in all.
     granted: usize,
     /// Sessions with more than one credit, in no order.
-    rich: Vec<SessionId>,
+    multi_credit: Vec<SessionId>,
     /// Where among them the search for credits continues.
     reclaim_at: usize,
     /// Sessions that were told to return credits, and when. A session is in it once.
@@ -82,7 +82,7 @@ impl Server {
             sessions: Table::new(max_sessions),
             by_client: BTreeMap::new(),
             granted: 0,
-            rich: Vec::new(),
+            multi_credit: Vec::new(),
             reclaim_at: 0,
             revoked_queue: VecDeque::new(),
             evicted_at: 0,

@@ -28,7 +28,7 @@ fn peers_that_go_without_a_session_leave_room_for_others() {
 }
 
 /// A connection with a first datagram that opens no session.
-fn stranger(address: &str) -> ShmIo {
+fn unknown_peer(address: &str) -> ShmIo {
     let mut peer_io = ShmIo::client(ShmConfig::default()).unwrap();
     let peer = peer_io.open_peer(address).unwrap();
     let (_, tx) = peer_io.split();
@@ -47,9 +47,9 @@ fn peers_that_stay_without_a_session_make_room_for_others() {
     let client = TestClient::new(Channel::lazy(server.address()).unwrap());
     let call = || client.echo(&payload(b"room?")).wait();
     assert!(call().is_ok());
-    let mut strangers = Vec::new();
+    let mut unknown = Vec::new();
     for _ in 0..20 {
-        strangers.push(stranger(server.address()));
+        unknown.push(unknown_peer(server.address()));
         // The server reads from all in turn, so it has read that before the next one comes.
         assert!((0..3).all(|_| call().is_ok()));
     }

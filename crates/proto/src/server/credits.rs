@@ -18,7 +18,7 @@ pub(super) const REPEAT_NS: u64 = 1_000_000;
 /// Sessions that are looked at for one demand.
 const SEARCH: usize = 64;
 /// Of a session with one credit: its place among those with more.
-pub(super) const NOT_RICH: u32 = u32::MAX;
+pub(super) const SINGLE_CREDIT: u32 = u32::MAX;
 
 impl Server {
     /// Credits that can be granted in all.
@@ -78,7 +78,7 @@ impl Server {
         now: u64,
         sink: &mut S,
     ) -> bool {
-        let can_help = !self.rich.is_empty();
+        let can_help = !self.multi_credit.is_empty();
         if can_help {
             self.revoke(shared, now, now, None, 1, sink);
         }
@@ -106,9 +106,9 @@ impl Server {
         }
         let asks = except.and_then(|id| self.sessions.get(id));
         let fair = asks.map_or(usize::MAX, |asks| 2 * of_origin(shared, asks));
-        for _ in 0..SEARCH.min(self.rich.len()) {
-            self.reclaim_at = (self.reclaim_at + 1) % self.rich.len();
-            let id = self.rich[self.reclaim_at];
+        for _ in 0..SEARCH.min(self.multi_credit.len()) {
+            self.reclaim_at = (self.reclaim_at + 1) % self.multi_credit.len();
+            let id = self.multi_credit[self.reclaim_at];
             let session = self.sessions.get_mut(id).expect("it is among the sessions");
             let gives = session.active_at <= idle_since || of_origin(shared, session) >= fair;
             if Some(id) == except || !gives {
@@ -227,17 +227,17 @@ impl Server {
             *sum = *sum + usize::from(credits) - usize::from(session.granted);
         }
         session.granted = credits;
-        match session.rich_at {
-            NOT_RICH if credits > 1 => {
-                session.rich_at = self.rich.len() as u32;
-                self.rich.push(id);
+        match session.multi_credit_at {
+            SINGLE_CREDIT if credits > 1 => {
+                session.multi_credit_at = self.multi_credit.len() as u32;
+                self.multi_credit.push(id);
             }
-            at if at != NOT_RICH && credits <= 1 => {
-                session.rich_at = NOT_RICH;
-                self.rich.swap_remove(at as usize);
-                if let Some(moved) = self.rich.get(at as usize) {
+            at if at != SINGLE_CREDIT && credits <= 1 => {
+                session.multi_credit_at = SINGLE_CREDIT;
+                self.multi_credit.swap_remove(at as usize);
+                if let Some(moved) = self.multi_credit.get(at as usize) {
                     let moved = self.sessions.get_mut(*moved);
-                    moved.expect("it is among the sessions").rich_at = at;
+                    moved.expect("it is among the sessions").multi_credit_at = at;
                 }
             }
             _ => {}

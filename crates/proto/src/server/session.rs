@@ -9,7 +9,7 @@
 //! ```
 //! Numbers only grow, so no request is ever handed over twice, even if frames arrive again.
 
-use super::credits::{NOT_RICH, REPEAT_NS};
+use super::credits::{REPEAT_NS, SINGLE_CREDIT};
 use super::slot::{ColdState, Large, Phase, Slot};
 use crate::holdings::HoldingId;
 use crate::msgbuf_pool::KEPT_BYTES;
@@ -57,7 +57,7 @@ pub(crate) struct ServerSession {
     /// Credits that the client has at most.
     pub(crate) granted: u16,
     /// The session's place among those with more than one credit.
-    pub(crate) rich_at: u32,
+    pub(crate) multi_credit_at: u32,
     /// Credits that the client said it can use.
     pub(crate) wanted: u16,
     pub(crate) fragment: u32,
@@ -99,7 +99,7 @@ impl Place for ServerSession {
             in_revoked_queue: false,
             blocked: false,
             granted: 0,
-            rich_at: NOT_RICH,
+            multi_credit_at: SINGLE_CREDIT,
             wanted: 0,
             fragment: 0,
             max_message: 0,
