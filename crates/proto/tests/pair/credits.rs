@@ -6,18 +6,26 @@ use crate::net::{Net, Seen};
 
 const MS: u64 = 1_000_000;
 
-/// Host 1 serves and can grant ten credits; hosts 0 and 2 hold eight of them.
-fn three() -> Net {
-    let client = Config {
-        credits: 8,
+/// A client whose sessions want so many credits.
+fn wanting(credits: u16) -> Config {
+    Config {
+        credits,
         ..Config::default()
-    };
-    let server = Config {
-        rx_queue_datagrams: 10,
+    }
+}
+
+/// A server that can grant so many credits.
+fn granting(credits: usize) -> Config {
+    Config {
+        rx_queue_datagrams: credits,
         overcommit: 1,
         ..Config::default()
-    };
-    Net::new([client.clone(), server, client])
+    }
+}
+
+/// Host 1 serves and can grant ten credits; hosts 0 and 2 hold eight of them.
+fn three() -> Net {
+    Net::new([wanting(8), granting(10), wanting(8)])
 }
 
 /// Opens two sessions with the server, one after the other. The first gets all credits except those
@@ -225,16 +233,7 @@ fn a_demand_that_is_lost_is_repeated() {
 /// client has one more session return a credit; those that were told first are the first to lose it.
 #[test]
 fn credits_that_a_silent_client_holds_in_many_sessions_come_back_in_time() {
-    let two = Config {
-        credits: 2,
-        ..Config::default()
-    };
-    let server = Config {
-        rx_queue_datagrams: 128,
-        overcommit: 1,
-        ..Config::default()
-    };
-    let mut net = Net::new([two.clone(), server, two]);
+    let mut net = Net::new([wanting(2), granting(128), wanting(2)]);
     let mut sessions = Vec::new();
     for _ in 0..80 {
         sessions.push(net.connect(0, 1));
@@ -298,16 +297,7 @@ impl Acks {
 #[test]
 fn a_client_that_confirms_a_demand_has_one_credit_whatever_it_says() {
     for said in [1, 1024] {
-        let eight = Config {
-            credits: 8,
-            ..Config::default()
-        };
-        let server = Config {
-            rx_queue_datagrams: 16,
-            overcommit: 1,
-            ..Config::default()
-        };
-        let mut net = Net::new([eight.clone(), server, eight]);
+        let mut net = Net::new([wanting(8), granting(16), wanting(8)]);
         let mut sessions = Vec::new();
         for _ in 0..4 {
             sessions.push(net.connect(0, 1));
@@ -338,16 +328,7 @@ fn a_client_that_confirms_a_demand_has_one_credit_whatever_it_says() {
 #[test]
 fn the_one_session_with_more_than_a_credit_is_found_among_many() {
     const MANY: usize = 4_000;
-    let client = |credits| Config {
-        credits,
-        ..Config::default()
-    };
-    let server = Config {
-        rx_queue_datagrams: MANY + 2,
-        overcommit: 1,
-        ..Config::default()
-    };
-    let mut net = Net::new([client(1), server, client(8), client(2)]);
+    let mut net = Net::new([wanting(1), granting(MANY + 2), wanting(8), wanting(2)]);
     let rich = net.connect(3, 1);
     net.run_ms(5);
     assert_eq!(credits(&net, 3, rich), 2);
