@@ -8,7 +8,7 @@
 //!  honest client ───┘ every call gets its answer
 //! ```
 //!
-//! Nothing depends on how fast anything is: times are printed. `STARLING_HOSTILE_SECONDS=60 cargo test -p
+//! Only what comes back has a time, 10 s; the others are printed. `STARLING_HOSTILE_SECONDS=60 cargo test -p
 //! starling --test hostile_clients -- --nocapture --test-threads 1` attacks for a minute each.
 //!
 //! | module | holds |
