@@ -22,11 +22,16 @@ use starling_proto::PeerId;
 /// turn, as the sparse flows of RFC 8290, section 3.5.
 const OWED_NS: u64 = 20_000;
 
+/// So many items of a peer, or members with items, may wait in memory that is kept for the next ones.
+const FEW: usize = 64;
+
 /// Members that take turns.
 #[derive(Debug)]
 struct Level {
     /// What the member had used that was served last.
     used_ns: u64,
+    /// The most that a member has used.
+    most_used_ns: u64,
     /// Those with items, by what they had used when they were queued. They may have used more by now.
     waiting: BinaryHeap<Reverse<(u64, u32)>>,
 }
@@ -35,6 +40,7 @@ impl Default for Level {
     fn default() -> Self {
         Self {
             used_ns: OWED_NS,
+            most_used_ns: 0,
             waiting: BinaryHeap::new(),
         }
     }
@@ -44,6 +50,22 @@ impl Level {
     /// What counts as used by a member that has used so much.
     fn counted(&self, used_ns: u64) -> u64 {
         used_ns.max(self.used_ns - OWED_NS)
+    }
+
+    /// What a member has used that used so much more.
+    fn charged(&mut self, used_ns: u64, spent_ns: u64) -> u64 {
+        let used_ns = self.counted(used_ns) + spent_ns;
+        self.most_used_ns = self.most_used_ns.max(used_ns);
+        used_ns
+    }
+
+    /// Nothing waits: no member took time from others, and all begin anew.
+    fn forget_debts(&mut self) {
+        debug_assert!(
+            self.waiting.is_empty(),
+            "some wait for those who have used more"
+        );
+        self.used_ns = self.used_ns.max(self.most_used_ns + OWED_NS);
     }
 
     /// Whether so much time is owed to a member.
@@ -66,6 +88,9 @@ impl Level {
                 continue;
             }
             self.used_ns = self.used_ns.max(at);
+            if self.waiting.is_empty() {
+                self.waiting.shrink_to(FEW);
+            }
             return Some(member);
         }
     }
@@ -90,6 +115,8 @@ struct PeerShare<T> {
 struct OriginShare {
     used_ns: u64,
     peers: Level,
+    /// The times that time was shared, when its peers began anew.
+    begun: u64,
     /// Shares of its peers.
     known: u32,
 }
@@ -110,8 +137,8 @@ impl<T> PeerShare<T> {
 #[derive(Debug)]
 pub(crate) struct FairQueue<T> {
     hosts: Level,
-    /// The most that a host has used.
-    most_used_ns: u64,
+    /// The times that time was shared.
+    begun: u64,
     origins: Vec<OriginShare>,
     unused_origins: Vec<u32>,
     by_origin: HashMap<Origin, u32>,
@@ -126,7 +153,7 @@ impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         Self {
             hosts: Level::default(),
-            most_used_ns: 0,
+            begun: 0,
             origins: Vec::new(),
             unused_origins: Vec::new(),
             by_origin: HashMap::new(),
@@ -143,16 +170,17 @@ impl<T> FairQueue<T> {
         self.items == 0
     }
 
-    /// Nothing waits: nobody took time from others, and all begin anew.
+    /// Nothing waits: no host took time from others, and all begin anew.
     pub(crate) fn forget_debts(&mut self) {
-        debug_assert!(self.is_empty(), "some wait for those who have used more");
-        self.hosts.used_ns = self.hosts.used_ns.max(self.most_used_ns + OWED_NS);
+        self.hosts.forget_debts();
     }
 
-    /// Forgets what all have used. To be called while nothing waits.
-    pub(crate) fn clear(&mut self) {
+    /// Time is not shared any more, and nothing waits. When it is again, all begin anew. Peers keep their shares:
+    /// those who share time again and again need no more memory for it.
+    pub(crate) fn end(&mut self) {
         debug_assert!(self.is_empty(), "the items would be lost");
-        *self = Self::default();
+        self.hosts.forget_debts();
+        self.begun += 1;
     }
 
     /// Whether the next item of a peer is to be handled at once: nothing of the peer waits, and it has used
@@ -174,13 +202,12 @@ impl<T> FairQueue<T> {
             return;
         };
         let host = &mut self.origins[share.origin as usize];
-        share.used_ns = host.peers.counted(share.used_ns) + spent_ns;
+        share.used_ns = host.peers.charged(share.used_ns, spent_ns);
         if host.peers.waiting.is_empty() {
             // It took nothing from others of the host.
             host.peers.used_ns = host.peers.used_ns.max(share.used_ns);
         }
-        host.used_ns = self.hosts.counted(host.used_ns) + spent_ns;
-        self.most_used_ns = self.most_used_ns.max(host.used_ns);
+        host.used_ns = self.hosts.charged(host.used_ns, spent_ns);
         self.release(id);
     }
 
@@ -232,6 +259,9 @@ impl<T> FairQueue<T> {
         let share = shares[id as usize].as_mut()?;
         let item = share.items.pop_front()?;
         *items -= 1;
+        if share.items.is_empty() {
+            share.items.shrink_to(FEW);
+        }
         // What this item costs is charged by when their next turns are looked for.
         if !share.items.is_empty() {
             host.peers.push(id, share.used_ns);
@@ -278,6 +308,7 @@ impl<T> FairQueue<T> {
     /// The share of a peer.
     pub(crate) fn share(&mut self, peer: PeerId, origin: impl FnOnce() -> Origin) -> ShareId {
         if let Some(id) = self.find(peer) {
+            self.begin_anew(id);
             return id;
         }
         let (origins, unused) = (&mut self.origins, &mut self.unused_origins);
@@ -298,7 +329,19 @@ impl<T> FairQueue<T> {
             self.by_peer.resize(index + 1, None);
         }
         self.by_peer[index] = Some(ShareId(id));
+        self.begin_anew(ShareId(id));
         ShareId(id)
+    }
+
+    /// The peers of a host begin anew, if they were not seen since time was last shared.
+    fn begin_anew(&mut self, id: ShareId) {
+        let Some(Some(share)) = self.shares.get(id.0 as usize) else {
+            return;
+        };
+        let host = &mut self.origins[share.origin as usize];
+        if std::mem::replace(&mut host.begun, self.begun) != self.begun {
+            host.peers.forget_debts();
+        }
     }
 }
 
@@ -434,6 +477,28 @@ mod tests {
         let had = serve(&mut queue, 4_000 * US);
         assert!(had[&0].abs_diff(1_000 * US) <= 2 * OWED_NS, "{had:?}");
         assert!(had[&10].abs_diff(2_000 * US) <= 2 * OWED_NS, "{had:?}");
+    }
+
+    #[test]
+    fn who_shares_time_again_has_no_debts_and_little_memory_is_kept_for_it() {
+        let mut queue = FairQueue::default();
+        (0..10 * FEW).for_each(|_| push(&mut queue, 0, 10 * US));
+        let share = share_of(&mut queue, 0);
+        serve(&mut queue, u64::MAX);
+        // Another peer of the host is served last, which has used much less.
+        push(&mut queue, 1, 30 * US);
+        push(&mut queue, 1, US);
+        push(&mut queue, 0, 1_000 * US);
+        serve(&mut queue, u64::MAX);
+        queue.end();
+        assert_eq!(share_of(&mut queue, 0), share, "a peer keeps its share");
+        let kept = queue.shares[0].as_ref().map(|share| share.items.capacity());
+        assert!(matches!(kept, Some(1..=FEW)), "{kept:?}");
+        for _ in 0..100 {
+            (0..2).for_each(|peer| push(&mut queue, peer, 10 * US));
+        }
+        let had = serve(&mut queue, 500 * US);
+        assert!(had[&0].abs_diff(had[&1]) <= 2 * OWED_NS, "{had:?}");
     }
 
     /// A peer goes while items of it wait, and a peer of another host gets its number.

@@ -215,7 +215,7 @@ impl Shares {
         if now_ns.saturating_sub(self.slow_ns) >= SHARED_FOR_NS {
             self.is_on = false;
             self.current = None;
-            self.queue.clear();
+            self.queue.end();
         }
     }
 }

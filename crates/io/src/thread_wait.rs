@@ -1,5 +1,8 @@
 //! How long a thread has waited for a processor.
 
+use std::fs::File;
+use std::io::Read;
+
 /// How long a thread has waited for a processor, since it began, while it could run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadWait {
@@ -10,10 +13,13 @@ pub struct ThreadWait {
 }
 
 impl ThreadWait {
-    /// That of the calling thread, which takes some microseconds. None: the kernel does not say.
+    /// That of the calling thread, which takes some microseconds and no memory. None: the kernel does not say.
     pub fn now() -> Option<Self> {
-        // Time on a processor, time of waiting for one, and how often it had one.
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+        // Time on a processor, time of waiting for one, and how often it had one: numbers of 20 digits at most.
+        let mut text = [0; 64];
+        let mut file = File::open("/proc/thread-self/schedstat").ok()?;
+        let bytes = file.read(&mut text).ok()?;
+        let text = std::str::from_utf8(&text[..bytes]).ok()?;
         let waited_ns = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
         Some(Self {
             thread: rustix::thread::gettid()

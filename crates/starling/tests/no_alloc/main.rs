@@ -11,6 +11,7 @@ use std::alloc::System;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::{Gate, payload, shm_address};
 use counting::Counting;
@@ -70,6 +71,11 @@ static ALLOCATOR: Counting<System> = Counting(System);
 const WARM_UP: u64 = 6000;
 const CALLS: u64 = 1000;
 const COUNTED: Range<u64> = WARM_UP..WARM_UP + CALLS;
+/// While one of these calls is under way the thread is held up, as a busy machine may do at any time. The server asks
+/// why, and shares its time among clients for a while.
+const HELD_UP: [u64; 2] = [500, WARM_UP + 500];
+/// Before this call there are none for so long that the server shares its time no more.
+const AT_REST: u64 = WARM_UP + 250;
 
 /// Messages of a stream. Some thousand of them travel together.
 const ITEMS: u64 = 1_000_000;
@@ -122,6 +128,11 @@ fn check() {
     let echo = MethodId(TEST_SERVICE.methods[0].id);
     let mut made = 0;
     let allocations = count(&done, COUNTED, || {
+        if [made, done.load(Ordering::Relaxed)] == [AT_REST; 2] {
+            std::thread::sleep(Duration::from_millis(30));
+            (0..2).for_each(|_| server.poll().map(drop).expect("no device fails"));
+        }
+        let mut is_held_up = false;
         // Every slot is used before counting begins.
         let in_flight = if done.load(Ordering::Relaxed) < WARM_UP / 2 {
             16
@@ -133,10 +144,15 @@ fn check() {
             let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(request.parts().0);
             raw.call(session, echo, &options, build, continuation, 0)
                 .expect("there is room");
+            is_held_up |= HELD_UP.contains(&made);
         }
         raw.poll().expect("no device fails");
+        if is_held_up {
+            std::thread::sleep(Duration::from_millis(60));
+        }
         server.poll().expect("no device fails");
     });
+    assert!(server.stats().stalls >= 2, "{:?}", server.stats());
     assert_eq!(allocations, 0, "in {CALLS} calls of a raw client");
 
     let mut endpoint = client();
