@@ -35,6 +35,9 @@ use crate::workers::{
 /// for each.
 const CLAIMED_SESSIONS: usize = 1 << 16;
 
+/// Forgets a peer.
+pub(crate) type OnReleased = Box<dyn FnMut(starling_io::PeerId) + Send>;
+
 /// The sessions, calls and handlers of one event loop, over one device. It belongs to one thread at
 /// a time, and may be handed on to another (`Send`, not `Sync`).
 ///
@@ -46,6 +49,7 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) parts: Parts<I, C>,
     /// Peers to close on the device once the frames for them are flushed.
     pub(crate) released: Vec<PeerId>,
+    pub(crate) on_released: Vec<OnReleased>,
     pub(crate) idle: Idle,
     /// When there was last work.
     pub(crate) active_ns: u64,
@@ -117,6 +121,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             executor: Executor::new(shared, sleep, MAX_FUTURES),
             parts,
             released: Vec::new(),
+            on_released: Vec::new(),
             idle: config.idle,
             active_ns: now_ns,
             between_turns: false,
@@ -340,6 +345,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// [`EndpointConfig::returns_memory`].
     pub fn count_held(&mut self, held_most: HeldMost) {
         self.held.count(held_most);
+    }
+
+    /// Has this called with each peer that the endpoint forgets: it has no session any more, and the device may
+    /// use its number for another one.
+    pub fn on_released(&mut self, forget: impl FnMut(starling_io::PeerId) + Send + 'static) {
+        self.on_released.push(Box::new(forget));
     }
 
     /// Gives the endpoint another clock, which must not be behind the one that it has.

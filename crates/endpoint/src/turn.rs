@@ -195,7 +195,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if !self.parts.core.proto.refers_to(peer) {
             self.parts.core.peers.forget(peer);
             self.parts.shares.forget(peer);
-            self.io.close_peer(io_peer(peer));
+            let peer = io_peer(peer);
+            self.on_released.iter_mut().for_each(|forget| forget(peer));
+            self.io.close_peer(peer);
         }
     }
 

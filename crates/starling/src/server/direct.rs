@@ -104,6 +104,8 @@ pub(crate) fn serve_on<I: Device>(
     }
     core.raw.count_held(context.decoded.held_most());
     core.raw.count_held(streams.account.held_most());
+    let of_peers = Arc::clone(&streams);
+    core.raw.on_released(move |peer| of_peers.forget(peer));
     core.served = Some(Served {
         streams,
         decoded: context.decoded,

@@ -75,7 +75,7 @@ impl ServerEnd {
         local: LocalHandle,
         opening: &OwnedMessage,
     ) -> Arc<Self> {
-        let mut stream = ServerStream::new(key.id, share.window, STREAM_RESPONSE_LEN);
+        let mut stream = ServerStream::new(key.id(), share.window, STREAM_RESPONSE_LEN);
         stream.keep_fewer_than(share.to_send);
         let (encoding, coding) = opening.form();
         let flags = opening.stream().unwrap_or_default().flags;
@@ -529,7 +529,7 @@ impl StreamEnd for ServerEnd {
     }
 
     fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
-        let held = self.account.hold(Some(self.key.client()), bytes);
+        let held = self.account.hold(Some(self.key.client), bytes);
         held.ok_or_else(|| self.account.no_room(bytes, "ServerBuilder"))
     }
 

@@ -15,22 +15,30 @@ use super::server::{HandlerTask, ServerEnd};
 use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
 
-/// A stream whose client has no request held for as long as two of these is over: the client is gone.
+/// A stream whose client has no request held for as long as two of these is over: the client has forgotten it.
 const SWEEP: Duration = Duration::from_secs(5);
 
 /// Identifies a stream. Ids are their clients', so another client's do no harm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Key {
     peer: PeerId,
-    method: u32,
-    pub(super) id: u64,
+    /// The peer, by a number that is never used again.
+    pub(super) client: u64,
+    of_client: ClientKey,
 }
 
 impl Key {
-    /// Whose it is.
-    pub(super) fn client(self) -> u64 {
-        self.peer.0.into()
+    /// As its client calls it.
+    pub(super) fn id(self) -> u64 {
+        self.of_client.id
     }
+}
+
+/// Identifies a stream among those of its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct ClientKey {
+    method: u32,
+    id: u64,
 }
 
 struct Entry {
@@ -40,10 +48,33 @@ struct Entry {
     was_quiet: bool,
 }
 
+/// What a peer has, until the device forgets it.
+struct Client {
+    number: u64,
+    streams: HashMap<ClientKey, Entry>,
+}
+
 #[derive(Default)]
 struct Table {
-    streams: HashMap<Key, Entry>,
+    clients: HashMap<PeerId, Client>,
+    /// Clients so far.
+    seen: u64,
+    /// Streams of all.
+    streams: usize,
     is_swept: bool,
+}
+
+impl Table {
+    fn client(&mut self, peer: PeerId) -> &mut Client {
+        let seen = &mut self.seen;
+        self.clients.entry(peer).or_insert_with(|| {
+            *seen += 1;
+            Client {
+                number: *seen,
+                streams: HashMap::new(),
+            }
+        })
+    }
 }
 
 /// The streams of one dispatch thread, by client, method and id.
@@ -76,17 +107,17 @@ impl Streams {
                 "the method has streams, and the call is a single one: call it by generated code",
             ));
         };
-        let key = Key {
-            peer: request.peer(),
+        let peer = request.peer();
+        let of_client = ClientKey {
             method: request.method().0,
             id: position.id,
         };
-        let found = self
-            .table
-            .lock()
-            .streams
-            .get(&key)
-            .map(|entry| Arc::clone(&entry.end));
+        let (client, found) = self.find(peer, of_client);
+        let key = Key {
+            peer,
+            client,
+            of_client,
+        };
         if let Some(end) = found {
             return end.handle_request(request.into_owned(), reply.defer_without_buffer());
         }
@@ -95,19 +126,19 @@ impl Streams {
             reply.set_stream(gone.position, None, 0);
             return reply.ok();
         }
-        let Some(share) = self.account.admit(key.client()) else {
+        let Some(share) = self.account.admit(client) else {
             return reply.refuse(Status::resource_exhausted(format!(
                 "the server keeps at most {} streams for one client; end some, or have the server raise \
                  `max_streams_per_client`",
                 self.account.limits().streams
             )));
         };
-        let (remaining, peer) = (request.remaining(), cx.peer(key.peer).clone());
+        let (remaining, caller) = (request.remaining(), cx.peer(peer).clone());
         let request = request.into_owned();
         let end = ServerEnd::new(self, key, share, cx.local(), &request);
         let call = IncomingCall {
             remaining,
-            peer,
+            peer: caller,
             cancellation: end.cancellation().clone(),
         };
         self.insert(cx, key, &end, share);
@@ -115,19 +146,27 @@ impl Streams {
         let handler = handler(ServerStreamEnd(Arc::clone(&end) as _), call);
         let task = HandlerTask::new(end, handler);
         match spawn {
-            None => cx.spawn_for(key.peer, task),
+            None => cx.spawn_for(peer, task),
             Some(spawn) => spawn(Box::pin(task)),
         }
     }
 
+    /// The client's number, and its stream if that is there.
+    fn find(&self, peer: PeerId, of_client: ClientKey) -> (u64, Option<Arc<ServerEnd>>) {
+        let mut table = self.table.lock();
+        let client = table.client(peer);
+        let entry = client.streams.get(&of_client);
+        (client.number, entry.map(|entry| Arc::clone(&entry.end)))
+    }
+
     /// Whether all streams are over, with their ends on their way to the clients.
     pub(crate) fn is_empty(&self) -> bool {
-        self.table.lock().streams.is_empty()
+        self.count() == 0
     }
 
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
-        self.table.lock().streams.len()
+        self.table.lock().streams
     }
 
     fn insert<I: PacketIo>(
@@ -137,13 +176,14 @@ impl Streams {
         end: &Arc<ServerEnd>,
         share: StreamShare,
     ) {
-        let mut table = self.table.lock();
         let entry = Entry {
             end: Arc::clone(end),
             share,
             was_quiet: false,
         };
-        table.streams.insert(key, entry);
+        let mut table = self.table.lock();
+        table.streams += 1;
+        (table.client(key.peer).streams).insert(key.of_client, entry);
         if !std::mem::replace(&mut table.is_swept, true) {
             drop(table);
             let (streams, local) = (Arc::downgrade(self), cx.local());
@@ -159,20 +199,27 @@ impl Streams {
         }
     }
 
-    /// Ends the streams of clients that are gone. Returns whether there are streams.
+    /// Ends the streams that their clients have forgotten. Returns whether there are streams.
     fn sweep(&self) -> bool {
         let mut table = self.table.lock();
-        let mut gone = Vec::new();
-        for (key, entry) in &mut table.streams {
-            let is_quiet = entry.end.is_quiet();
-            if std::mem::replace(&mut entry.was_quiet, is_quiet) && is_quiet {
-                gone.push((*key, Arc::clone(&entry.end)));
+        let mut forgotten = Vec::new();
+        for (peer, client) in &mut table.clients {
+            for (of_client, entry) in &mut client.streams {
+                let is_quiet = entry.end.is_quiet();
+                if std::mem::replace(&mut entry.was_quiet, is_quiet) && is_quiet {
+                    let key = Key {
+                        peer: *peer,
+                        client: client.number,
+                        of_client: *of_client,
+                    };
+                    forgotten.push((key, Arc::clone(&entry.end)));
+                }
             }
         }
-        table.is_swept = !table.streams.is_empty();
+        table.is_swept = table.streams > 0;
         let goes_on = table.is_swept;
         drop(table);
-        for (key, end) in gone {
+        for (key, end) in forgotten {
             end.abort(Status::cancelled(
                 "the client no longer asks for the stream",
             ));
@@ -181,19 +228,35 @@ impl Streams {
         goes_on
     }
 
+    /// Ends the streams of a peer that is gone. Its number may be another one's next.
+    pub(crate) fn forget(&self, peer: PeerId) {
+        let mut table = self.table.lock();
+        let Some(client) = table.clients.remove(&peer) else {
+            return;
+        };
+        table.streams -= client.streams.len();
+        drop(table);
+        for entry in client.streams.into_values() {
+            (entry.end).abort(Status::cancelled("the client is gone"));
+            self.account.release(client.number, entry.share);
+        }
+    }
+
     /// Removes a stream that is over.
     pub(super) fn remove(&self, key: Key, end: *const ServerEnd) {
         let mut table = self.table.lock();
-        let Some(entry) = table.streams.get(&key) else {
+        let Some(client) = table.clients.get_mut(&key.peer) else {
             return;
         };
-        if !std::ptr::eq(Arc::as_ptr(&entry.end), end) {
+        let removed = client.streams.get(&key.of_client);
+        if !removed.is_some_and(|entry| std::ptr::eq(Arc::as_ptr(&entry.end), end)) {
             return;
         }
-        let entry = table.streams.remove(&key);
+        let entry = client.streams.remove(&key.of_client);
+        table.streams -= 1;
         drop(table);
         if let Some(entry) = &entry {
-            self.account.release(key.client(), entry.share);
+            self.account.release(key.client, entry.share);
         }
         // Without the lock: it may be the last reference to what its handler has.
         drop(entry);

@@ -4,8 +4,10 @@
 mod common;
 mod faults;
 mod forms;
+mod gone;
 mod malformed;
 mod memory;
+mod raw;
 mod service;
 
 use std::sync::atomic::Ordering;
