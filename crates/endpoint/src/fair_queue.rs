@@ -22,8 +22,10 @@ use starling_proto::PeerId;
 /// turn, as the sparse flows of RFC 8290, section 3.5.
 const OWED_NS: u64 = 20_000;
 
-/// So many items of a peer, or members with items, may wait in memory that is kept for the next ones.
-const FEW: usize = 64;
+/// So many items of a peer may wait in memory that is kept for the next ones.
+const FEW_ITEMS: usize = 8;
+/// So may members with items.
+const FEW_MEMBERS: usize = 64;
 
 /// Members that take turns.
 #[derive(Debug)]
@@ -89,7 +91,7 @@ impl Level {
             }
             self.used_ns = self.used_ns.max(at);
             if self.waiting.is_empty() {
-                self.waiting.shrink_to(FEW);
+                self.waiting.shrink_to(FEW_MEMBERS);
             }
             return Some(member);
         }
@@ -106,19 +108,37 @@ struct PeerShare<T> {
     /// The peer is gone, and its number may be another one's.
     is_gone: bool,
     used_ns: u64,
-    /// What its items cost: a moving average.
+    /// What its items cost since it began anew: a moving average.
     cost_ns: u64,
+    /// The times that time was shared, when it began anew.
+    begun: u64,
     items: VecDeque<T>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct OriginShare {
+    origin: Origin,
     used_ns: u64,
     peers: Level,
     /// The times that time was shared, when its peers began anew.
     begun: u64,
     /// Shares of its peers.
     known: u32,
+    /// It is in [`FairQueue::indebted`].
+    is_indebted: bool,
+}
+
+impl OriginShare {
+    fn of(origin: Origin) -> Self {
+        Self {
+            origin,
+            used_ns: 0,
+            peers: Level::default(),
+            begun: 0,
+            known: 0,
+            is_indebted: false,
+        }
+    }
 }
 
 impl<T> PeerShare<T> {
@@ -128,6 +148,7 @@ impl<T> PeerShare<T> {
             is_gone: false,
             used_ns: 0,
             cost_ns: 0,
+            begun: 0,
             items: VecDeque::new(),
         }
     }
@@ -142,6 +163,8 @@ pub(crate) struct FairQueue<T> {
     origins: Vec<OriginShare>,
     unused_origins: Vec<u32>,
     by_origin: HashMap<Origin, u32>,
+    /// Hosts whose last peer has gone while others waited. What they have used counts if they come back.
+    indebted: Vec<u32>,
     shares: Vec<Option<Box<PeerShare<T>>>>,
     unused_shares: Vec<u32>,
     /// Indexed by peer.
@@ -157,6 +180,7 @@ impl<T> Default for FairQueue<T> {
             origins: Vec::new(),
             unused_origins: Vec::new(),
             by_origin: HashMap::new(),
+            indebted: Vec::new(),
             shares: Vec::new(),
             unused_shares: Vec::new(),
             by_peer: Vec::new(),
@@ -173,13 +197,20 @@ impl<T> FairQueue<T> {
     /// Nothing waits: no host took time from others, and all begin anew.
     pub(crate) fn forget_debts(&mut self) {
         self.hosts.forget_debts();
+        while let Some(origin) = self.indebted.pop() {
+            let host = &mut self.origins[origin as usize];
+            host.is_indebted = false;
+            if host.known == 0 {
+                self.release_origin(origin);
+            }
+        }
     }
 
     /// Time is not shared any more, and nothing waits. When it is again, all begin anew. Peers keep their shares:
     /// those who share time again and again need no more memory for it.
     pub(crate) fn end(&mut self) {
         debug_assert!(self.is_empty(), "the items would be lost");
-        self.hosts.forget_debts();
+        self.forget_debts();
         self.begun += 1;
     }
 
@@ -260,7 +291,7 @@ impl<T> FairQueue<T> {
         let item = share.items.pop_front()?;
         *items -= 1;
         if share.items.is_empty() {
-            share.items.shrink_to(FEW);
+            share.items.shrink_to(FEW_ITEMS);
         }
         // What this item costs is charged by when their next turns are looked for.
         if !share.items.is_empty() {
@@ -293,11 +324,23 @@ impl<T> FairQueue<T> {
         self.unused_shares.push(id.0);
         let host = &mut self.origins[share.origin as usize];
         host.known -= 1;
-        if host.known == 0 {
-            *host = OriginShare::default();
-            self.by_origin.retain(|_, origin| *origin != share.origin);
-            self.unused_origins.push(share.origin);
+        if host.known > 0 || host.is_indebted {
+            return;
         }
+        // A host that is not known counts as one that has used so much.
+        if host.used_ns > self.hosts.counted(0) {
+            host.is_indebted = true;
+            self.indebted.push(share.origin);
+        } else {
+            self.release_origin(share.origin);
+        }
+    }
+
+    /// Frees the share of a host that has no peers.
+    fn release_origin(&mut self, origin: u32) {
+        let host = &self.origins[origin as usize];
+        self.by_origin.remove(&host.origin);
+        self.unused_origins.push(origin);
     }
 
     /// The share of a peer, if it has one.
@@ -312,11 +355,19 @@ impl<T> FairQueue<T> {
             return id;
         }
         let (origins, unused) = (&mut self.origins, &mut self.unused_origins);
-        let origin = *self.by_origin.entry(origin()).or_insert_with(|| {
-            unused.pop().unwrap_or_else(|| {
-                origins.push(OriginShare::default());
-                (origins.len() - 1) as u32
-            })
+        let host = origin();
+        let origin = *self.by_origin.entry(host).or_insert_with(|| {
+            let fresh = OriginShare::of(host);
+            match unused.pop() {
+                Some(origin) => {
+                    origins[origin as usize] = fresh;
+                    origin
+                }
+                None => {
+                    origins.push(fresh);
+                    (origins.len() - 1) as u32
+                }
+            }
         });
         origins[origin as usize].known += 1;
         let id = self.unused_shares.pop().unwrap_or_else(|| {
@@ -333,11 +384,15 @@ impl<T> FairQueue<T> {
         ShareId(id)
     }
 
-    /// The peers of a host begin anew, if they were not seen since time was last shared.
+    /// A peer begins anew, and so do those of its host among themselves, if they were not seen since time was last
+    /// shared.
     fn begin_anew(&mut self, id: ShareId) {
-        let Some(Some(share)) = self.shares.get(id.0 as usize) else {
+        let Some(Some(share)) = self.shares.get_mut(id.0 as usize) else {
             return;
         };
+        if std::mem::replace(&mut share.begun, self.begun) != self.begun {
+            share.cost_ns = 0;
+        }
         let host = &mut self.origins[share.origin as usize];
         if std::mem::replace(&mut host.begun, self.begun) != self.begun {
             host.peers.forget_debts();
@@ -482,7 +537,7 @@ mod tests {
     #[test]
     fn who_shares_time_again_has_no_debts_and_little_memory_is_kept_for_it() {
         let mut queue = FairQueue::default();
-        (0..10 * FEW).for_each(|_| push(&mut queue, 0, 10 * US));
+        (0..100).for_each(|_| push(&mut queue, 0, 10 * US));
         let share = share_of(&mut queue, 0);
         serve(&mut queue, u64::MAX);
         // Another peer of the host is served last, which has used much less.
@@ -491,14 +546,38 @@ mod tests {
         push(&mut queue, 0, 1_000 * US);
         serve(&mut queue, u64::MAX);
         queue.end();
+        queue.record_cost(share, 1_000 * US);
         assert_eq!(share_of(&mut queue, 0), share, "a peer keeps its share");
+        assert!(admits(&mut queue, 0), "and what was slow may be fast now");
         let kept = queue.shares[0].as_ref().map(|share| share.items.capacity());
-        assert!(matches!(kept, Some(1..=FEW)), "{kept:?}");
+        assert!(matches!(kept, Some(1..=FEW_ITEMS)), "{kept:?}");
         for _ in 0..100 {
             (0..2).for_each(|peer| push(&mut queue, peer, 10 * US));
         }
         let had = serve(&mut queue, 500 * US);
         assert!(had[&0].abs_diff(had[&1]) <= 2 * OWED_NS, "{had:?}");
+    }
+
+    /// Its only client closes its sessions and connects again, by another port, after each item.
+    #[test]
+    fn a_host_that_comes_back_owes_the_time_that_it_used() {
+        let mut queue = FairQueue::default();
+        (0..2000).for_each(|_| push(&mut queue, 0, 10 * US));
+        let mut of_host_1 = 0;
+        for round in 0..1000 {
+            let peer = 10 + round % 10;
+            if admits(&mut queue, peer) {
+                charge(&mut queue, peer, 10_000 * US);
+                of_host_1 += 10_000 * US;
+            }
+            queue.forget(PeerId(peer));
+            serve(&mut queue, 10 * US);
+        }
+        assert!(of_host_1 <= 20_000 * US, "{of_host_1} ns beside 10 ms");
+        serve(&mut queue, u64::MAX);
+        queue.end();
+        assert!(queue.indebted.is_empty() && queue.by_origin.len() == 1);
+        assert_eq!(queue.unused_origins.len() + 1, queue.origins.len());
     }
 
     /// A peer goes while items of it wait, and a peer of another host gets its number.
@@ -520,6 +599,7 @@ mod tests {
         assert_eq!(had[&GONE] + rest[&GONE], 10_000 * US);
         assert!(queue.is_empty() && queue.unused_shares.len() == 1);
         (0..10).for_each(|peer| queue.forget(PeerId(peer)));
+        queue.end();
         assert!(queue.by_origin.is_empty() && queue.unused_shares.len() == queue.shares.len());
     }
 }
