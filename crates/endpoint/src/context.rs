@@ -263,6 +263,11 @@ impl<I: PacketIo> Context<'_, I> {
         self.core.peers.of(proto_peer(peer), self.tx)
     }
 
+    /// The incarnation of a peer: another number after it was restarted at the same address. Zero: unknown.
+    pub fn incarnation(&self, peer: PeerId) -> u64 {
+        self.core.proto.incarnation(proto_peer(peer))
+    }
+
     /// The state of a session; `None` if it is unknown or ended long ago.
     pub fn session_state(&self, session: SessionId) -> Option<SessionState> {
         self.core.sessions.state(session)

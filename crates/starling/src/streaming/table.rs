@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use starling_endpoint::{Context, Reply, Request, Status, StreamFlags};
 use starling_io::{PacketIo, PeerId};
 use starling_message::protobuf::DecodeLimits;
@@ -48,11 +48,15 @@ struct Entry {
     was_quiet: bool,
 }
 
-/// What a peer has, until the device forgets it.
+/// What a peer has, until the endpoint forgets it or it is restarted.
 struct Client {
     number: u64,
+    incarnation: u64,
     streams: HashMap<ClientKey, Entry>,
 }
+
+/// A client without streams keeps memory for so many.
+const FEW: usize = 16;
 
 #[derive(Default)]
 struct Table {
@@ -65,15 +69,11 @@ struct Table {
 }
 
 impl Table {
-    fn client(&mut self, peer: PeerId) -> &mut Client {
-        let seen = &mut self.seen;
-        self.clients.entry(peer).or_insert_with(|| {
-            *seen += 1;
-            Client {
-                number: *seen,
-                streams: HashMap::new(),
-            }
-        })
+    /// Removes a client with all of its streams.
+    fn remove(&mut self, peer: PeerId) -> Option<Client> {
+        let client = self.clients.remove(&peer)?;
+        self.streams -= client.streams.len();
+        Some(client)
     }
 }
 
@@ -112,7 +112,7 @@ impl Streams {
             method: request.method().0,
             id: position.id,
         };
-        let (client, found) = self.find(peer, of_client);
+        let (client, found) = self.find(peer, cx.incarnation(peer), of_client);
         let key = Key {
             peer,
             client,
@@ -152,9 +152,27 @@ impl Streams {
     }
 
     /// The client's number, and its stream if that is there.
-    fn find(&self, peer: PeerId, of_client: ClientKey) -> (u64, Option<Arc<ServerEnd>>) {
+    fn find(
+        &self,
+        peer: PeerId,
+        incarnation: u64,
+        of_client: ClientKey,
+    ) -> (u64, Option<Arc<ServerEnd>>) {
         let mut table = self.table.lock();
-        let client = table.client(peer);
+        let known = table.clients.get(&peer);
+        if known.is_some_and(|client| client.incarnation != incarnation) {
+            let former = table.remove(peer);
+            MutexGuard::unlocked(&mut table, || self.end(former));
+        }
+        let Table { clients, seen, .. } = &mut *table;
+        let client = clients.entry(peer).or_insert_with(|| {
+            *seen += 1;
+            Client {
+                number: *seen,
+                incarnation,
+                streams: HashMap::new(),
+            }
+        });
         let entry = client.streams.get(&of_client);
         (client.number, entry.map(|entry| Arc::clone(&entry.end)))
     }
@@ -182,8 +200,11 @@ impl Streams {
             was_quiet: false,
         };
         let mut table = self.table.lock();
+        let Some(client) = table.clients.get_mut(&key.peer) else {
+            return;
+        };
+        client.streams.insert(key.of_client, entry);
         table.streams += 1;
-        (table.client(key.peer).streams).insert(key.of_client, entry);
         if !std::mem::replace(&mut table.is_swept, true) {
             drop(table);
             let (streams, local) = (Arc::downgrade(self), cx.local());
@@ -230,12 +251,15 @@ impl Streams {
 
     /// Ends the streams of a peer that is gone. Its number may be another one's next.
     pub(crate) fn forget(&self, peer: PeerId) {
-        let mut table = self.table.lock();
-        let Some(client) = table.clients.remove(&peer) else {
+        let client = self.table.lock().remove(peer);
+        self.end(client);
+    }
+
+    /// Ends the streams of a client that was removed.
+    fn end(&self, client: Option<Client>) {
+        let Some(client) = client else {
             return;
         };
-        table.streams -= client.streams.len();
-        drop(table);
         for entry in client.streams.into_values() {
             (entry.end).abort(Status::cancelled("the client is gone"));
             self.account.release(client.number, entry.share);
@@ -253,6 +277,9 @@ impl Streams {
             return;
         }
         let entry = client.streams.remove(&key.of_client);
+        if client.streams.is_empty() {
+            client.streams.shrink_to(FEW);
+        }
         table.streams -= 1;
         drop(table);
         if let Some(entry) = &entry {

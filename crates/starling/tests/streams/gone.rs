@@ -1,35 +1,69 @@
 //! Clients that are gone, and what they leave behind.
+//!
+//! The server holds no request of their streams, which could be cancelled. It waits for the next one, and by its clock
+//! for ever.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use starling::ServerHandle;
 use starling::testing::TestClock;
+use starling_io::PacketIo;
+use starling_io_udp::{UdpConfig, UdpIo};
 use starling_message::Message;
 
 use crate::common::{shm_address, wait_until};
 use crate::raw::Raw;
-use crate::service::{builder, end, number};
+use crate::service::{Counts, builder, end, number};
 
-/// The server holds no request of the stream, which could be cancelled. It waits for the next one, and by this clock
-/// for ever.
-#[test]
-fn a_client_that_goes_takes_the_streams_along_that_have_no_request_at_the_server() {
-    let (builder, counts) = builder(&shm_address());
+fn serve(address: &str) -> (ServerHandle, Arc<Counts>) {
+    let (builder, counts) = builder(address);
     let server = builder.clock(&TestClock::new()).build().expect("a server");
-    let server = server.spawn().expect("threads");
+    (server.spawn().expect("threads"), counts)
+}
+
+/// Opens a stream whose first message is answered. All of these clients give it the same id.
+fn open<I: PacketIo>(raw: &mut Raw<I>) {
+    let response = raw.open("/Add", false, |bundle| {
+        let number = number(1, 10);
+        let bytes = number.parts().0;
+        (bundle.head).extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        bundle.head.extend_from_slice(bytes);
+    });
+    assert_eq!(response.stream_status(), None);
+}
+
+#[test]
+fn a_client_that_goes_takes_its_streams_along() {
+    let (server, counts) = serve(&shm_address());
     // The second one has the first one's number.
     for clients in 1..=2 {
         let mut raw = Raw::new(server.address());
-        let response = raw.open("/Add", false, |bundle| {
-            let number = number(1, 10);
-            let bytes = number.parts().0;
-            (bundle.head).extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-            bundle.head.extend_from_slice(bytes);
-        });
-        assert_eq!(response.stream_status(), None);
+        open(&mut raw);
         assert_eq!(counts.running.load(Ordering::SeqCst), 1);
         drop(raw);
         wait_until(|| counts.running.load(Ordering::SeqCst) == 0);
         assert_eq!(counts.dropped.load(Ordering::SeqCst), clients);
     }
     end(server);
+}
+
+#[test]
+fn a_client_that_is_restarted_has_no_streams_of_before() {
+    let (server, counts) = serve("udp://127.0.0.1:0");
+    let mut address = "udp://127.0.0.1:0".to_owned();
+    for incarnation in 1..=3 {
+        let io = UdpIo::bind(&address, UdpConfig::default()).expect("a free port");
+        address = io.local_address();
+        let mut raw = Raw::over(io, incarnation, server.address());
+        open(&mut raw);
+        wait_until(|| counts.running.load(Ordering::SeqCst) == 1);
+        assert_eq!(
+            counts.dropped.load(Ordering::SeqCst),
+            usize::from(incarnation) - 1
+        );
+        // It is gone without a word.
+        drop(raw);
+    }
+    drop(server);
 }

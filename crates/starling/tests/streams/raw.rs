@@ -8,25 +8,32 @@ use starling_endpoint::{
     CallOptions, Endpoint, EndpointConfig, MethodId, Msgbuf, OwnedMessage, Secrets, SessionId,
     StreamFlags, StreamPosition,
 };
-use starling_io::MonotonicClock;
+use starling_io::{MonotonicClock, PacketIo};
 use starling_io_shm::{ShmConfig, ShmIo};
 use starling_stream::{Bundle, ClientStream, DEFAULT_WINDOW};
 use starling_test_protos::streams::STREAMS_SERVICE;
 
 use crate::common::wait_until;
 
-pub(crate) struct Raw {
-    endpoint: Endpoint<ShmIo, MonotonicClock>,
+pub(crate) struct Raw<I: PacketIo> {
+    endpoint: Endpoint<I, MonotonicClock>,
     session: SessionId,
 }
 
-impl Raw {
+impl Raw<ShmIo> {
     pub(crate) fn new(server: &str) -> Self {
-        let secrets = Secrets {
-            token_key: [7; 16],
-            cookie_key: [7; 16],
-        };
         let io = ShmIo::client(ShmConfig::default()).expect("shared memory");
+        Self::over(io, 7, server)
+    }
+}
+
+impl<I: PacketIo> Raw<I> {
+    /// A client on this device, one of several incarnations.
+    pub(crate) fn over(io: I, incarnation: u8, server: &str) -> Self {
+        let secrets = Secrets {
+            token_key: [incarnation; 16],
+            cookie_key: [incarnation; 16],
+        };
         let config = EndpointConfig::default();
         let mut endpoint =
             Endpoint::new(io, MonotonicClock::new(), config, secrets).expect("an endpoint");
