@@ -90,7 +90,11 @@ impl PendingHandshakes {
         if let Some(listener) = &listener {
             poller.add(listener, LISTENER_KEY)?;
         }
-        let mut handshakes = Self {
+        let mut reserve = Vec::new();
+        if let Some(listener) = &listener {
+            fill_reserve(&mut reserve, listener);
+        }
+        Ok(Self {
             listener,
             closer: closer.clone(),
             pending: VecDeque::new(),
@@ -98,21 +102,8 @@ impl PendingHandshakes {
             paused_until: None,
             not_permitted: 0,
             refused_files: 0,
-            reserve: Vec::new(),
-        };
-        handshakes.fill_reserve();
-        Ok(handshakes)
-    }
-
-    /// Opens files to keep, as far as there is room for them.
-    fn fill_reserve(&mut self) {
-        if let Some(listener) = &self.listener {
-            while self.reserve.len() < RESERVED_FILES
-                && let Ok(file) = rustix::io::fcntl_dupfd_cloexec(listener, 0)
-            {
-                self.reserve.push(file);
-            }
-        }
+            reserve,
+        })
     }
 
     /// Handles that the file with this key is ready. Returns completed handshakes.
@@ -160,10 +151,10 @@ impl PendingHandshakes {
         poller: &Poller,
         config: &ShmConfig,
     ) -> Vec<CompletedHandshake> {
-        self.fill_reserve();
         let Some(listener) = &self.listener else {
             return Vec::new();
         };
+        fill_reserve(&mut self.reserve, listener);
         let mut completed = Vec::new();
         let mut not_permitted = 0;
         for _ in 0..MAX_ACCEPTS {
@@ -174,15 +165,8 @@ impl PendingHandshakes {
             }
             let socket = match sys::accept(listener) {
                 Ok(socket) => PeerSocket::new(socket, &self.closer),
-                Err(Errno::MFILE | Errno::NFILE) if self.reserve.pop().is_some() => {
-                    // Another thread may have been faster, and then this is tried again.
-                    if let Ok(socket) = sys::accept(listener) {
-                        self.refused_files += 1;
-                        let _ = sys::send(&socket, &Answer::Full.encode());
-                        drop(PeerSocket::new(socket, &self.closer));
-                    }
-                    continue;
-                }
+                // This is tried again: another thread may have been faster.
+                Err(Errno::MFILE | Errno::NFILE) if self.reserve.pop().is_some() => continue,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     // The socket stays readable, so polling it again at once would spin.
                     poller.remove(listener);
@@ -192,6 +176,12 @@ impl PendingHandshakes {
                 // EAGAIN: no more. On other errors this one is gone; the next poll accepts the rest.
                 Err(_) => break,
             };
+            if !fill_reserve(&mut self.reserve, listener) {
+                // It has a number of the reserve's, or one that another refused peer had until the closer closed it.
+                self.refused_files += 1;
+                let _ = sys::send(&socket, &Answer::Full.encode());
+                continue;
+            }
             if !config.allow_other_users && !users::peer_is_ours_or_root(&socket).unwrap_or(false) {
                 self.not_permitted += 1;
                 not_permitted += 1;
@@ -250,6 +240,17 @@ impl PendingHandshakes {
         let first = self.pending.front().map(|first| first.until);
         first.into_iter().chain(self.paused_until).min()
     }
+}
+
+/// Opens files to keep. Returns whether there are as many as there should be.
+fn fill_reserve(reserve: &mut Vec<OwnedFd>, listener: &OwnedFd) -> bool {
+    while reserve.len() < RESERVED_FILES {
+        match rustix::io::fcntl_dupfd_cloexec(listener, 0) {
+            Ok(file) => reserve.push(file),
+            Err(_) => return false,
+        }
+    }
+    true
 }
 
 enum HelloEvent {

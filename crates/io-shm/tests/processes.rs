@@ -17,7 +17,7 @@ use starling_io_shm::{ShmConfig, ShmIo};
 
 const ROLE: &str = "STARLING_TEST_ROLE";
 /// So many peers a server refuses before it ends.
-const REFUSED: u64 = 20;
+const REFUSED: u64 = 5_000;
 
 const ADDRESS: &str = "STARLING_TEST_ADDRESS";
 
