@@ -49,6 +49,7 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) parts: Parts<I, C>,
     /// Peers to close on the device once the frames for them are flushed.
     pub(crate) released: Vec<PeerId>,
+    /// What else forgets them then.
     pub(crate) on_released: Vec<OnReleased>,
     pub(crate) idle: Idle,
     /// When there was last work.

@@ -215,12 +215,10 @@ impl<T> FairQueue<T> {
         let share = shares[id as usize].as_mut()?;
         let item = share.items.pop_front()?;
         *items -= 1;
-        if share.items.is_empty() {
-            share.items.shrink_to(FEW_ITEMS);
-        }
         // What this item costs is charged by when their next turns are looked for.
-        if !share.items.is_empty() {
-            host.peers.push(id, share.used_ns);
+        match share.items.is_empty() {
+            true => share.items.shrink_to(FEW_ITEMS),
+            false => host.peers.push(id, share.used_ns),
         }
         if !host.peers.waiting.is_empty() {
             hosts.push(origin, host.used_ns);

@@ -200,6 +200,7 @@ impl Streams {
             was_quiet: false,
         };
         let mut table = self.table.lock();
+        // This thread has just found it, and peers are forgotten between turns.
         let Some(client) = table.clients.get_mut(&key.peer) else {
             return;
         };
