@@ -276,11 +276,13 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         let now_ns = self.clock.now_ns();
         let (shares, clock) = (&mut self.shares, &self.clock);
         let away_ns = || shares.away_ns(clock, now_ns);
-        let is_due = self.cadence.end_stride(now_ns, away_ns);
-        if self.cadence.is_slow(self.core.now_ns, now_ns) && self.shares.record_slow(now_ns) {
+        let end = (self.cadence).end_stride(now_ns, self.core.now_ns, away_ns);
+        if let Some(slow_ns) = end.slow_ns
+            && self.shares.record_slow(slow_ns, now_ns)
+        {
             self.apply_sharing();
         }
-        if is_due {
+        if end.is_flush_due {
             return tx.flush();
         }
         Ok(())

@@ -47,27 +47,38 @@ impl FlushCadence {
         self.left == 0
     }
 
-    /// True: flush now. `away_ns` says how long the kernel had stopped the thread.
-    pub(crate) fn end_stride(&mut self, now_ns: u64, away_ns: impl FnOnce() -> u64) -> bool {
+    /// The end of a stride, in a burst that began then. `away_ns` says how long the kernel had stopped the thread.
+    pub(crate) fn end_stride(
+        &mut self,
+        now_ns: u64,
+        burst_began_ns: u64,
+        away_ns: impl FnOnce() -> u64,
+    ) -> StrideEnd {
         let mut elapsed_ns = now_ns.saturating_sub(self.since_ns);
-        let due = elapsed_ns >= FLUSH_NS;
+        let is_flush_due = elapsed_ns >= FLUSH_NS;
         if elapsed_ns >= 2 * FLUSH_NS {
             elapsed_ns = elapsed_ns.saturating_sub(away_ns());
         }
-        if due {
+        if is_flush_due {
             self.since_ns = now_ns;
         }
         self.stride = if elapsed_ns >= 2 * FLUSH_NS {
             (self.stride / 2).max(1)
         } else {
-            (self.stride + u32::from(!due)).min(MAX_STRIDE)
+            (self.stride + u32::from(!is_flush_due)).min(MAX_STRIDE)
         };
         self.left = self.stride;
-        due
+        let takes_long = now_ns.saturating_sub(burst_began_ns) >= SLICE_NS;
+        StrideEnd {
+            is_flush_due,
+            slow_ns: (is_flush_due && takes_long && self.stride < MAX_STRIDE).then_some(elapsed_ns),
+        }
     }
+}
 
-    /// Whether the burst that began then takes long, and its frames do.
-    pub(crate) fn is_slow(&self, began_ns: u64, now_ns: u64) -> bool {
-        self.stride < MAX_STRIDE && now_ns.saturating_sub(began_ns) >= SLICE_NS
-    }
+/// What to do at the end of a stride.
+pub(crate) struct StrideEnd {
+    pub(crate) is_flush_due: bool,
+    /// How long the work took since the last flush, if the burst takes long, and its frames do.
+    pub(crate) slow_ns: Option<u64>,
 }

@@ -15,9 +15,11 @@
 //! looks for datagrams of others after each slice. Handlers are not interrupted: one that runs for 10 ms holds
 //! up everybody for 10 ms.
 
+mod slow_time;
+
 use std::sync::Arc;
 
-use starling_io::{Clock, Mark, Origin, PacketIo, PacketTx, ThreadWait};
+use starling_io::{Clock, Mark, Origin, PacketIo, PacketTx};
 use starling_proto::{Msgbuf, PeerId, RequestId};
 
 use crate::convert::io_peer;
@@ -27,6 +29,8 @@ use crate::parts::Parts;
 use crate::payload::PayloadBytes;
 use crate::refusal::Refusal;
 use crate::room::Holding;
+
+use slow_time::SlowTime;
 
 /// What waits is handled for so long in each turn; also the time after which a burst is a slow one.
 pub(crate) const SLICE_NS: u64 = 50_000;
@@ -59,16 +63,15 @@ pub(crate) struct Shares {
     queue: FairQueue<Work>,
     /// Whether time is shared: handlers are slow.
     is_on: bool,
-    /// When a burst was last slow.
+    /// When slow work last took much of the time.
     slow_ns: u64,
+    slow_time: SlowTime,
     /// Until then, work may run out of turn.
     immediate_until_ns: u64,
     /// A request has run out of turn since then for lack of room to wait.
     ran_without_room: bool,
     /// The peer that uses the time since then.
     current: Option<(ShareId, u64)>,
-    /// How long the thread had waited for a processor when that was last read.
-    waited: Option<ThreadWait>,
     /// How often the device has forgotten each peer's number.
     epochs: Vec<u32>,
 }
@@ -83,30 +86,18 @@ impl Shares {
         self.queue.is_empty()
     }
 
-    /// How long the kernel had stopped the thread, while it could run, since this was last asked.
+    /// How long the kernel had stopped the thread, while it could run, since this was last asked. The time until
+    /// now is accounted for by whoever asks.
     pub(crate) fn away_ns(&mut self, clock: &impl Clock, now_ns: u64) -> u64 {
-        if self.is_known(now_ns) {
-            // It makes no difference.
-            return 0;
-        }
-        let now = clock.thread_wait();
-        let before = std::mem::replace(&mut self.waited, now);
-        match (before, now) {
-            (Some(before), Some(now)) if before.thread == now.thread => {
-                now.waited_ns.saturating_sub(before.waited_ns)
-            }
-            _ => 0,
-        }
+        (self.slow_time).away_ns(clock, now_ns, self.is_on)
     }
 
-    /// Whether handlers were slow a moment ago.
-    fn is_known(&self, now_ns: u64) -> bool {
-        self.is_on && now_ns.saturating_sub(self.slow_ns) < SHARED_FOR_NS / 4
-    }
-
-    /// Handlers are slow. Returns whether time is shared from now on.
+    /// Slow work has taken so long. Returns whether time is shared from now on.
     #[cold]
-    pub(crate) fn record_slow(&mut self, now_ns: u64) -> bool {
+    pub(crate) fn record_slow(&mut self, lasted_ns: u64, now_ns: u64) -> bool {
+        if !self.slow_time.add(lasted_ns, now_ns) {
+            return false;
+        }
         self.slow_ns = now_ns;
         !std::mem::replace(&mut self.is_on, true)
     }
@@ -122,9 +113,13 @@ impl Shares {
     ) -> bool {
         let lasted_ns = now_ns.saturating_sub(began_ns);
         let slow_ns = SLICE_NS.max(runs as u64 * SLOW_NS);
-        lasted_ns >= slow_ns
-            && lasted_ns.saturating_sub(self.away_ns(clock, now_ns)) >= slow_ns
-            && self.record_slow(now_ns)
+        if lasted_ns < slow_ns {
+            return false;
+        }
+        let since_ns = self.slow_time.since(began_ns, now_ns);
+        let away_ns = self.away_ns(clock, now_ns);
+        lasted_ns.saturating_sub(away_ns) >= slow_ns
+            && self.record_slow(since_ns.saturating_sub(away_ns), now_ns)
     }
 
     /// From now on work may run out of turn, for the time of a slice.
@@ -299,6 +294,8 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
 mod tests {
     use std::cell::Cell;
 
+    use starling_io::ThreadWait;
+
     use super::*;
 
     const US: u64 = 1_000;
@@ -380,6 +377,53 @@ mod tests {
         // They wait for something else than a processor.
         assert!(once(US, |thread| thread.run(4000 * US)));
         assert!(!once(US, stopped));
+    }
+
+    #[test]
+    fn what_takes_little_of_the_time_shares_none() {
+        let (thread, mut shares) = (Thread::default(), Shares::default());
+        for _ in 0..1_000 {
+            thread.run(3900 * US);
+            // Interrupts take long, and the processor is away, and the kernel does not tell.
+            assert!(!thread.handle(&mut shares, 16, US, |thread| thread.run(60 * US)));
+            assert!(!thread.handle(&mut shares, 16, US, |thread| thread.run(1000 * US)));
+        }
+        // Nor do slow requests that come as seldom.
+        for _ in 0..1_000 {
+            thread.run(1900 * US);
+            assert!(!thread.handle(&mut shares, 1, 100 * US, |_| {}));
+        }
+    }
+
+    #[test]
+    fn slow_requests_share_time_however_few_they_are_among_fast_ones() {
+        for each_ns in [100 * US, 1000 * US, 10_000 * US] {
+            let (thread, mut shares) = (Thread::default(), Shares::default());
+            let shared = (0..10).position(|_| {
+                for _ in 0..100 {
+                    thread.handle(&mut shares, 1, US, |_| {});
+                }
+                thread.handle(&mut shares, 1, each_ns, |_| {})
+            });
+            assert!(shared.is_some_and(|after| after < 3), "{shared:?}");
+        }
+    }
+
+    #[test]
+    fn a_turn_counts_what_its_strides_have_not_counted() {
+        let (thread, mut shares) = (Thread::default(), Shares::default());
+        let began_ns = thread.now_ns();
+        thread.run(150 * US);
+        assert!(!shares.record_slow(150 * US, thread.now_ns()));
+        thread.run(10 * US);
+        assert!(!shares.record_run(8, &thread, thread.now_ns(), began_ns));
+        // What a stride has excused is excused.
+        let (thread, mut shares) = (Thread::default(), Shares::default());
+        shares.away_ns(&thread, 0);
+        let began_ns = thread.now_ns();
+        thread.be_stopped(4000 * US);
+        assert_eq!(shares.away_ns(&thread, thread.now_ns()), 4000 * US);
+        assert!(!shares.record_run(8, &thread, thread.now_ns(), began_ns));
     }
 
     #[test]

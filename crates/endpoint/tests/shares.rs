@@ -204,8 +204,8 @@ fn a_hundred_greedy_clients_leave_an_honest_one_within_three_times_its_p99_alone
     }
 }
 
-/// A server whose handlers are slow, of 100 us each, and a client that has made eight calls. Two have run:
-/// one before the server knew what they cost, one in its turn. The others wait.
+/// A server whose handlers are slow, of 100 us each, and a client that has made eight calls. Two have run: one
+/// at once, one in its turn. The others wait.
 struct Waiting {
     pair: Pair,
     calls: Vec<CallId>,
@@ -229,8 +229,11 @@ impl Waiting {
             Ok(())
         };
         pair.server.register(RUN, Handler::unary(Box::new(run)));
-        pair.call(RUN.0, &[100], 100);
-        assert!(pair.one_end().is_ok());
+        // So many that the server knows what they cost.
+        for tag in 100..102 {
+            pair.call(RUN.0, &[tag], tag.into());
+            assert!(pair.one_end().is_ok());
+        }
         ran.lock().clear();
         let calls = (0..8).map(|tag| pair.call_with(RUN.0, &[tag], tag.into(), options));
         let calls = calls.collect();
