@@ -193,8 +193,7 @@ impl<C: Command> SharedLoop<C> {
 
     /// Waits until `waiter` is notified. Drives the loop meanwhile, unless another thread does.
     pub fn wait(&self, waiter: &Arc<Waiter>) {
-        let state = || (waiter.is_notified(), self.inbox.len());
-        let _entered = self.yields.enter(&self.clock, state);
+        let _entered = self.yields.enter(&self.clock, || waiter.is_notified());
         self.wait_or_drive(waiter);
     }
 

@@ -23,8 +23,9 @@ const BURST_NS: u64 = 20_000;
 const SLOW_NS: u64 = 100_000;
 /// After so many yields a thread makes calls alone, to measure them.
 const SAMPLE_EVERY: u64 = 1024;
-/// A yield that takes longer and brings no call has given the core to another program.
-const LONG_YIELD_NS: u64 = 50_000;
+/// A yield that takes longer and brings no call has given the core to another program, for a slice of the
+/// scheduler; an interrupt takes less.
+const LONG_YIELD_NS: u64 = 500_000;
 /// How long threads do not yield after such a yield.
 const PAUSE_NS: u64 = 10_000_000;
 
@@ -33,6 +34,8 @@ const PAUSE_NS: u64 = 10_000_000;
 pub(super) struct YieldPolicy {
     /// Threads that wait.
     threads: AtomicUsize,
+    /// How often a thread began to wait beside others.
+    entries: AtomicU64,
     /// Nobody yields before this time.
     from_ns: AtomicU64,
     yields: AtomicU64,
@@ -52,32 +55,31 @@ impl Drop for Entered<'_> {
 
 impl YieldPolicy {
     /// A thread begins to wait. It waits until the returned value is dropped. If others wait, too, lets
-    /// those of this core make their calls. `state` says whether this thread's call is over, and how many
-    /// calls wait to be sent.
+    /// those of this core make their calls. `is_over` says whether this thread's call is over.
     #[inline]
-    pub(super) fn enter(
-        &self,
-        clock: &MonotonicClock,
-        state: impl Fn() -> (bool, usize),
-    ) -> Entered<'_> {
+    pub(super) fn enter(&self, clock: &MonotonicClock, is_over: impl Fn() -> bool) -> Entered<'_> {
         // A model has no time.
         if self.threads.fetch_add(1, Ordering::Relaxed) > 0 && !cfg!(any(loom, shuttle)) {
-            self.let_others_push(clock, state);
+            self.let_others_push(clock, is_over);
         }
         Entered(self)
     }
 
-    fn let_others_push(&self, clock: &MonotonicClock, state: impl Fn() -> (bool, usize)) {
-        let (is_over, pushed) = state();
+    fn let_others_push(&self, clock: &MonotonicClock, is_over: impl Fn() -> bool) {
+        let entries = self.entries.fetch_add(1, Ordering::Relaxed) + 1;
         let began_ns = clock.now_ns();
-        if is_over || began_ns < self.from_ns.load(Ordering::Relaxed) {
+        if is_over() || began_ns < self.from_ns.load(Ordering::Relaxed) {
             return;
         }
         yield_now();
         let now_ns = clock.now_ns();
-        let (is_over, pushed_now) = state();
-        let is_of_use = is_over || pushed_now != pushed;
-        if !is_of_use && now_ns.saturating_sub(began_ns) > LONG_YIELD_NS {
+        let is_of_use = is_over() || self.entries.load(Ordering::Relaxed) != entries;
+        self.record_yield(now_ns, now_ns.saturating_sub(began_ns), is_of_use);
+    }
+
+    /// A yield has taken so long. `is_of_use`: other threads have made calls meanwhile.
+    fn record_yield(&self, now_ns: u64, took_ns: u64, is_of_use: bool) {
+        if !is_of_use && took_ns > LONG_YIELD_NS {
             self.from_ns.store(now_ns + PAUSE_NS, Ordering::Relaxed);
         } else {
             let is_cheap = self.alone_ns.load(Ordering::Relaxed) < CHEAP_NS;
@@ -101,14 +103,19 @@ impl YieldPolicy {
     #[inline]
     pub(super) fn end_drive(&self, clock: &MonotonicClock, began_ns: Option<u64>) {
         if let Some(began_ns) = began_ns {
-            let took_ns = clock.now_ns().saturating_sub(began_ns);
-            if took_ns > SLOW_NS {
-                return;
-            }
-            let before_ns = self.alone_ns.load(Ordering::Relaxed);
-            let mean_ns = before_ns - before_ns / 8 + took_ns / 8;
-            self.alone_ns.store(mean_ns, Ordering::Relaxed);
+            self.record_drive(clock.now_ns().saturating_sub(began_ns));
         }
+    }
+
+    fn record_drive(&self, took_ns: u64) {
+        if took_ns > SLOW_NS {
+            return;
+        }
+        let before_ns = self.alone_ns.load(Ordering::Relaxed);
+        // One that was interrupted counts for little: the next one may be measured long after.
+        let took_ns = took_ns.min(2 * before_ns + CHEAP_NS / 2);
+        let mean_ns = before_ns - before_ns / 8 + took_ns / 8;
+        self.alone_ns.store(mean_ns, Ordering::Relaxed);
     }
 }
 
@@ -118,15 +125,26 @@ mod tests {
 
     use super::*;
 
-    /// Enters, and returns how often the state was asked for: twice by a thread that yields.
+    /// Enters, and returns how often it was asked whether the call is over: twice by a thread that yields.
     fn enter<'a>(policy: &'a YieldPolicy, is_over: bool) -> (Entered<'a>, u32) {
         let asked = Cell::new(0);
-        let state = || {
+        let ask = || {
             asked.set(asked.get() + 1);
-            (is_over, 0)
+            is_over
         };
-        let entered = policy.enter(&MonotonicClock::new(), state);
+        let entered = policy.enter(&MonotonicClock::new(), ask);
         (entered, asked.get())
+    }
+
+    #[test]
+    fn a_long_yield_ends_the_yields_for_a_while_only_if_nobody_made_a_call() {
+        let policy = YieldPolicy::default();
+        policy.record_yield(5, 2 * LONG_YIELD_NS, true);
+        assert!(policy.from_ns.load(Ordering::Relaxed) < PAUSE_NS);
+        policy.record_yield(5, LONG_YIELD_NS / 2, false);
+        assert!(policy.from_ns.load(Ordering::Relaxed) < PAUSE_NS);
+        policy.record_yield(5, 2 * LONG_YIELD_NS, false);
+        assert_eq!(policy.from_ns.load(Ordering::Relaxed), 5 + PAUSE_NS);
     }
 
     #[test]
@@ -141,6 +159,18 @@ mod tests {
         assert_eq!(asked, 2);
         drop((first, second));
         assert_eq!(enter(&policy, false).1, 0, "all have left");
+    }
+
+    #[test]
+    fn an_interrupt_does_not_make_cheap_calls_expensive() {
+        let policy = YieldPolicy::default();
+        let alone_ns = || policy.alone_ns.load(Ordering::Relaxed);
+        (0..100).for_each(|_| policy.record_drive(1_500));
+        policy.record_drive(70_000);
+        assert!((1_000..CHEAP_NS).contains(&alone_ns()), "{}", alone_ns());
+        // Calls that take longer are seen, from nothing, too.
+        (0..50).for_each(|_| policy.record_drive(12_000));
+        assert!(alone_ns() > 10_000, "{}", alone_ns());
     }
 
     #[test]
