@@ -18,9 +18,10 @@ const MAX_WAITING: usize = 1 << 20;
 pub enum Idle {
     /// Never sleeps: the lowest latency, for a whole core.
     Spin,
-    /// Spins until the last work is `spin` ago, then sleeps.
+    /// Spins until the last work is `spin` ago, then sleeps. While spins so long bring no work, because the peers are
+    /// silent for longer or need this very core, it spins for 20 us at most, and tries longer spins now and then.
     Adaptive {
-        /// How long to spin after work.
+        /// How long to spin after work, at most.
         spin: Duration,
     },
     /// Sleeps at once.
@@ -28,7 +29,7 @@ pub enum Idle {
 }
 
 impl Idle {
-    /// How long an event loop without work spins before it sleeps, in nanoseconds.
+    /// How long an event loop without work spins before it sleeps, at most, in nanoseconds.
     pub fn spin_ns(self) -> u64 {
         match self {
             Self::Spin => u64::MAX,
@@ -39,12 +40,11 @@ impl Idle {
 }
 
 impl Default for Idle {
-    /// Adaptive, 50 us: a few round trips on the local host or network, and about the cost of
-    /// putting a thread to sleep and waking it. On a small host, more would take the core from the
-    /// peer.
+    /// Adaptive, 200 us: many round trips on the local host or network, and a few times the cost of putting a
+    /// thread to sleep and waking it in a virtual machine.
     fn default() -> Self {
         Self::Adaptive {
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(200),
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::sessions::SessionState;
 use crate::shares::Shares;
 use crate::sink::Sink;
 use crate::sleep_state::SleepState;
+use crate::spin_policy::SpinPolicy;
 use crate::stall::Stall;
 use crate::stats::Stats;
 use crate::tables::Tables;
@@ -52,6 +53,7 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     /// What else forgets them then.
     pub(crate) on_released: Vec<OnReleased>,
     pub(crate) idle: Idle,
+    pub(crate) spin: SpinPolicy,
     /// When there was last work.
     pub(crate) active_ns: u64,
     /// Whether the owner did something since the last turn, at the time in `core`.
@@ -124,6 +126,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             released: Vec::new(),
             on_released: Vec::new(),
             idle: config.idle,
+            spin: SpinPolicy::new(config.idle),
             active_ns: now_ns,
             between_turns: false,
             schedule: TurnSchedule::default(),

@@ -66,6 +66,7 @@ mod shares;
 mod sink;
 mod slab;
 mod sleep_state;
+mod spin_policy;
 mod stall;
 mod stats;
 mod tables;

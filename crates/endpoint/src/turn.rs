@@ -106,9 +106,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     }
 
     /// The owner did something since the last turn. Its requests are sent before the datagrams that have
-    /// arrived are handled.
+    /// arrived are handled, and the loop spins for the responses.
     #[inline(never)]
     fn begin_after_owner(&mut self) -> Result<(), IoError> {
+        self.active_ns = self.parts.core.now_ns;
         self.parts.apply_registrations();
         self.parts.clock.mark(Mark::Sending);
         self.io.split().1.flush()?;

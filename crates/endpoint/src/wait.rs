@@ -27,7 +27,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// # Errors
     /// If the device fails. The error is final.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
-        if self.spins() {
+        if self.between_turns
+            || self.has_work()
+            || self.spin.spins(self.active_ns, self.parts.core.now_ns)
+        {
             return Ok(());
         }
         self.return_memory();
@@ -49,6 +52,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             return Ok(());
         }
         let slept = if self.parts.core.sleep.may_sleep() {
+            self.spin.record_sleep();
             self.io.wait(timeout)
         } else {
             Ok(())
@@ -74,7 +78,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
         self.return_memory();
         let wait = match self.parts.core.sleep.may_sleep() {
-            true => self.io.begin_wait(),
+            true => {
+                self.spin.record_sleep();
+                self.io.begin_wait()
+            }
             false => Ok(ReactorWait::Ready),
         };
         if !matches!(wait, Ok(ReactorWait::Begun)) {
@@ -95,10 +102,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.io.end_wait()
     }
 
-    /// Whether [`Endpoint::wait`] returns at once, because there is work or by the setting of [`Idle`].
-    fn spins(&self) -> bool {
-        let idle_ns = self.parts.core.now_ns - self.active_ns;
-        self.between_turns || self.has_work() || idle_ns < self.idle.spin_ns()
+    /// Whether an owner that waits by [`Endpoint::begin_wait`], and has had no work since then, takes further
+    /// turns before that, as [`Idle`] says. Times are those of the endpoint's clock.
+    #[inline]
+    pub fn spins_since(&mut self, since_ns: u64, now_ns: u64) -> bool {
+        self.spin.spins(since_ns, now_ns)
     }
 
     /// How the endpoint behaves when it has no work.

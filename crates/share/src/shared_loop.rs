@@ -81,8 +81,9 @@ pub trait EventLoop: Send {
     /// If the device fails. The error is final: the loop is ended.
     fn begin_wait(&mut self) -> Result<ReactorWait, IoError>;
 
-    /// How long a driver that has nothing to do takes turns before it sleeps, in nanoseconds.
-    fn spin_ns(&self) -> u64;
+    /// Whether a driver task that has had nothing to do since then takes another turn before it rests. Times are in
+    /// nanoseconds of the loop's clock.
+    fn spins_since(&mut self, since_ns: u64, now_ns: u64) -> bool;
 
     /// Whether a caller waits for something that a turn may complete.
     fn is_expecting(&self) -> bool;
@@ -202,6 +203,7 @@ impl<C: Command> SharedLoop<C> {
         let mut listed = false;
         // Kept while this thread is in transit; see `handover_check`.
         let mut transit: Option<Transit<'_>> = None;
+        let mut yields = 0;
         while !waiter.is_notified() {
             if waiter.take_offered() {
                 listed = false;
@@ -223,6 +225,10 @@ impl<C: Command> SharedLoop<C> {
             } else if listed {
                 drop(transit.take());
                 waiter.park();
+            } else if !self.is_asleep.load(Ordering::Relaxed)
+                && self.yields.wait_for_driver(&self.clock, &mut yields)
+            {
+                // The driver may have been stopped in favour of this thread.
             } else {
                 listed = true;
                 transit.replace(self.handovers.begin());

@@ -51,8 +51,8 @@ impl EventLoop for Ticks {
         Ok(ReactorWait::Ready)
     }
 
-    fn spin_ns(&self) -> u64 {
-        0
+    fn spins_since(&mut self, _: u64, _: u64) -> bool {
+        false
     }
 
     fn is_expecting(&self) -> bool {

@@ -91,8 +91,8 @@ impl EventLoop for Echo {
         })
     }
 
-    fn spin_ns(&self) -> u64 {
-        0
+    fn spins_since(&mut self, _: u64, _: u64) -> bool {
+        false
     }
 
     fn is_expecting(&self) -> bool {

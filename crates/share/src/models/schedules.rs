@@ -183,8 +183,8 @@ impl EventLoop for Client {
         })
     }
 
-    fn spin_ns(&self) -> u64 {
-        0
+    fn spins_since(&mut self, _: u64, _: u64) -> bool {
+        false
     }
 
     fn is_expecting(&self) -> bool {

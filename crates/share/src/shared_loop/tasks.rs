@@ -103,7 +103,7 @@ impl<C: Command> SharedLoop<C> {
         let step = self.step(&mut role);
         self.task_turns.fetch_add(1, Ordering::Relaxed);
         drop(driving);
-        let next = match (step, role.as_ref()) {
+        let next = match (step, role.as_mut()) {
             (Some(Step::Busy), _) => Next::Again(Progress::Busy),
             (Some(Step::Idle), Some(event_loop))
                 if event_loop.is_expecting() && task.has_calls() =>
@@ -115,7 +115,7 @@ impl<C: Command> SharedLoop<C> {
                     Progress::Idle { since_ns } => since_ns,
                     Progress::Busy | Progress::Rested => now_ns,
                 };
-                if now_ns - since_ns < event_loop.spin_ns() {
+                if event_loop.spins_since(since_ns, now_ns) {
                     Next::Again(Progress::Idle { since_ns })
                 } else {
                     Next::Park

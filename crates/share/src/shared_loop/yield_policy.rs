@@ -26,6 +26,8 @@ const SAMPLE_EVERY: u64 = 1024;
 /// A yield that takes longer and brings no call has given the core to another program, for a slice of the
 /// scheduler; an interrupt takes less.
 const LONG_YIELD_NS: u64 = 500_000;
+/// How often a thread yields to the driver before it sleeps.
+const YIELDS_TO_DRIVER: u32 = 8;
 /// How long threads do not yield after such a yield.
 const PAUSE_NS: u64 = 10_000_000;
 
@@ -75,6 +77,20 @@ impl YieldPolicy {
         let now_ns = clock.now_ns();
         let is_of_use = is_over() || self.entries.load(Ordering::Relaxed) != entries;
         self.record_yield(now_ns, now_ns.saturating_sub(began_ns), is_of_use);
+    }
+
+    /// Another thread drives, perhaps one that the kernel has stopped in favour of this one. Lets it drive on, which
+    /// costs less than to sleep and be woken. False if this thread has done so often enough.
+    pub(super) fn wait_for_driver(&self, clock: &MonotonicClock, yields: &mut u32) -> bool {
+        if *yields == YIELDS_TO_DRIVER
+            || cfg!(any(loom, shuttle))
+            || clock.now_ns() < self.from_ns.load(Ordering::Relaxed)
+        {
+            return false;
+        }
+        *yields += 1;
+        yield_now();
+        true
     }
 
     /// A yield has taken so long. `is_of_use`: other threads have made calls meanwhile.

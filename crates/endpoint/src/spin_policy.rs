@@ -1,0 +1,236 @@
+//! How long an event loop without work spins before it sleeps.
+//!
+//! To sleep and be woken takes 5 to 50 us, and up to 200 us in a virtual machine. So a loop spins for long while that
+//! pays: while work comes before the end of the spin. If it does not, because peers are silent for longer or wait for
+//! this very core, the loop spins for [`SHORT_NS`] only. It tries again after some idle times, after twice as many
+//! if that fails, and so on. (KVM polls in a like way before it halts a processor, but goes by the last idle time. Two
+//! loops that sleep make each other's idle times long, so these say nothing.)
+
+use crate::config::Idle;
+
+/// A loop spins for so long in any case, if [`Idle`] allows it: longer than a round trip between two loops that are
+/// awake. So of two loops that sleep it is enough if one tries a long spin.
+const SHORT_NS: u64 = 20_000;
+/// So many long spins in a row that bring no work are the last ones.
+const MISSES: u32 = 4;
+/// After so many short spins a loop tries a long one, at least and at most.
+const FEW: u32 = 8;
+const MANY: u32 = 1 << 8;
+
+#[derive(Debug)]
+pub(crate) struct SpinPolicy {
+    longest_ns: u64,
+    length: Length,
+    /// Long spins in a row that brought no work.
+    misses: u32,
+    /// Short spins since the last long one.
+    short_spins: u32,
+    /// The loop tries a long one after so many of them.
+    enough: u32,
+    /// When the idle time began.
+    since_ns: u64,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Length {
+    Long,
+    Short,
+    /// Twice as long as others: the peer may have to be woken.
+    Try,
+}
+
+/// Of an idle time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The loop has not spun.
+    Begun,
+    Spinning,
+    /// The loop has slept since it span.
+    Slept,
+}
+
+impl SpinPolicy {
+    pub(crate) fn new(idle: Idle) -> Self {
+        Self {
+            longest_ns: idle.spin_ns(),
+            length: Length::Long,
+            misses: 0,
+            short_spins: 0,
+            enough: FEW,
+            since_ns: 0,
+            phase: Phase::Begun,
+        }
+    }
+
+    /// Whether a loop spins that is idle since then.
+    #[inline]
+    pub(crate) fn spins(&mut self, since_ns: u64, now_ns: u64) -> bool {
+        if since_ns != self.since_ns {
+            self.begin(since_ns);
+        }
+        let spin_ns = match self.length {
+            Length::Long => self.longest_ns,
+            Length::Short => self.longest_ns.min(SHORT_NS),
+            Length::Try => self.longest_ns.saturating_mul(2),
+        };
+        let spins = now_ns.saturating_sub(since_ns) < spin_ns;
+        if spins && self.phase == Phase::Begun {
+            self.phase = Phase::Spinning;
+        }
+        spins
+    }
+
+    /// The loop sleeps now.
+    pub(crate) fn record_sleep(&mut self) {
+        if self.phase != Phase::Spinning {
+            return;
+        }
+        self.phase = Phase::Slept;
+        match self.length {
+            Length::Short => self.record_short_spin(),
+            Length::Long if self.misses + 1 < MISSES => self.misses += 1,
+            Length::Long | Length::Try => {
+                self.length = Length::Short;
+                self.short_spins = 0;
+                self.enough = (2 * self.enough).min(MANY);
+            }
+        }
+    }
+
+    /// Another idle time begins.
+    fn begin(&mut self, since_ns: u64) {
+        self.since_ns = since_ns;
+        let phase = std::mem::replace(&mut self.phase, Phase::Begun);
+        if phase != Phase::Spinning {
+            return;
+        }
+        // The last one has ended before the spin did.
+        match self.length {
+            Length::Short => self.record_short_spin(),
+            Length::Long => {
+                self.misses = 0;
+                self.enough = FEW;
+            }
+            Length::Try => {
+                self.length = Length::Long;
+                self.misses = 0;
+            }
+        }
+    }
+
+    fn record_short_spin(&mut self) {
+        self.short_spins += 1;
+        if self.short_spins >= self.enough {
+            self.length = Length::Try;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const US: u64 = 1_000;
+    const LONG_NS: u64 = 200 * US;
+
+    /// A loop that is idle again and again, and what it does meanwhile.
+    struct Loop {
+        policy: SpinPolicy,
+        now_ns: u64,
+    }
+
+    impl Loop {
+        fn new() -> Self {
+            let spin = Duration::from_nanos(LONG_NS);
+            Self {
+                policy: SpinPolicy::new(Idle::Adaptive { spin }),
+                now_ns: 0,
+            }
+        }
+
+        /// Is idle until work comes, so long after the last work, or after the loop sleeps. Returns for how long
+        /// the loop span.
+        fn idle(&mut self, after_ns: u64, after_sleep_ns: u64) -> u64 {
+            let since_ns = self.now_ns;
+            while self.now_ns < since_ns + after_ns {
+                if self.policy.spins(since_ns, self.now_ns) {
+                    self.now_ns += US;
+                    continue;
+                }
+                let span_ns = self.now_ns - since_ns;
+                self.now_ns = (since_ns + after_ns).min(self.now_ns + after_sleep_ns);
+                self.policy.record_sleep();
+                self.now_ns += US;
+                return span_ns;
+            }
+            self.now_ns += US;
+            after_ns
+        }
+    }
+
+    const NEVER: u64 = u64::MAX / 2;
+
+    #[test]
+    fn a_loop_spins_as_long_as_that_brings_work() {
+        let mut endless = Loop::new();
+        for _ in 0..10_000 {
+            assert_eq!(endless.idle(100 * US, NEVER), 100 * US);
+            assert_eq!(endless.idle(150 * US, NEVER), 150 * US);
+            // Now and then a peer thinks.
+            assert_eq!(endless.idle(5_000 * US, NEVER), LONG_NS);
+        }
+    }
+
+    #[test]
+    fn a_loop_that_gets_work_seldom_hardly_spins() {
+        let mut seldom = Loop::new();
+        let spins: Vec<u64> = (0..1_000).map(|_| seldom.idle(1_000 * US, NEVER)).collect();
+        let first = &spins[..MISSES as usize];
+        assert!(first.iter().all(|spin| *spin == LONG_NS), "{first:?}");
+        let long = spins.iter().filter(|spin| **spin >= LONG_NS).count();
+        assert!(long < 16, "{long}");
+        // It spins again when that pays.
+        let spins: Vec<u64> = (0..1_000).map(|_| seldom.idle(60 * US, NEVER)).collect();
+        let last = &spins[MANY as usize..];
+        assert!(last.iter().all(|spin| *spin == 60 * US), "{last:?}");
+    }
+
+    #[test]
+    fn a_loop_whose_peers_need_its_core_hardly_spins() {
+        // They answer 10 us after it sleeps, never before.
+        let mut shared = Loop::new();
+        let spins: Vec<u64> = (0..20_000).map(|_| shared.idle(NEVER, 10 * US)).collect();
+        let long = spins.iter().filter(|spin| **spin >= LONG_NS).count();
+        assert!(long < 100, "{long}");
+    }
+
+    #[test]
+    fn two_loops_that_have_put_each_other_to_sleep_spin_again() {
+        // To wake either takes 190 us.
+        let wake_ns = |slept| if slept { 190 * US } else { 0 };
+        let (mut client, mut server) = (Loop::new(), Loop::new());
+        for of in [&mut client, &mut server] {
+            (0..20).for_each(|_| assert!(of.idle(5_000 * US, NEVER) > 0));
+        }
+        let mut client_gap_ns = 390 * US;
+        for _ in 0..2_000 {
+            let server_slept = server.idle(client_gap_ns, NEVER) < client_gap_ns;
+            let back_ns = 10 * US + wake_ns(server_slept);
+            let client_slept = client.idle(back_ns, NEVER) < back_ns;
+            client_gap_ns = 10 * US + wake_ns(client_slept);
+        }
+        assert_eq!(server.policy.length, Length::Long);
+        assert_eq!(client.policy.length, Length::Long);
+    }
+
+    #[test]
+    fn what_may_not_spin_does_not() {
+        let mut block = SpinPolicy::new(Idle::Block);
+        assert!((0..100).all(|since_ns| !block.spins(since_ns, since_ns)));
+        let mut spin = SpinPolicy::new(Idle::Spin);
+        assert!((0..100).all(|since_ns| spin.spins(since_ns, since_ns + 1_000_000 * US)));
+    }
+}
