@@ -275,10 +275,10 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
     fn end_stride(&mut self, tx: &mut I::Tx) -> Result<(), IoError> {
         let now_ns = self.clock.now_ns();
         let (shares, clock) = (&mut self.shares, &self.clock);
-        let away_ns = || shares.away_ns(clock, now_ns);
-        let end = (self.cadence).end_stride(now_ns, self.core.now_ns, away_ns);
-        if let Some(slow_ns) = end.slow_ns
-            && self.shares.record_slow(slow_ns, now_ns)
+        let away_ns = |lasted_ns| shares.away_ns(clock, now_ns, lasted_ns);
+        let end = self.cadence.end_stride(now_ns, away_ns);
+        if let Some(began_ns) = end.slow_since_ns
+            && self.shares.record_slow(began_ns, now_ns)
         {
             self.apply_sharing();
         }

@@ -19,9 +19,10 @@ pub enum Idle {
     /// Never sleeps: the lowest latency, for a whole core.
     Spin,
     /// Spins until the last work is `spin` ago, then sleeps. While spins so long bring no work, because the peers are
-    /// silent for longer or need this very core, it spins for 20 us at most, and tries longer spins now and then.
+    /// silent for longer or need this very core, it spins for 20 us at most, and now and then tries one that is twice
+    /// as long as `spin`.
     Adaptive {
-        /// How long to spin after work, at most.
+        /// How long to spin after work, but for such tries.
         spin: Duration,
     },
     /// Sleeps at once.
@@ -29,7 +30,7 @@ pub enum Idle {
 }
 
 impl Idle {
-    /// How long an event loop without work spins before it sleeps, at most, in nanoseconds.
+    /// How long an event loop without work spins before it sleeps, in nanoseconds.
     pub fn spin_ns(self) -> u64 {
         match self {
             Self::Spin => u64::MAX,

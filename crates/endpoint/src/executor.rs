@@ -117,7 +117,7 @@ impl Executor {
         self.start(shares);
         self.take_ready();
         let is_timed = self.turn.len() > STRIDE || shares.is_on();
-        let began_ns = if is_timed { clock.now_ns() } else { 0 };
+        let mut began_ns = if is_timed { clock.now_ns() } else { 0 };
         shares.begin_immediate(began_ns);
         while let Some(task_waker) = self.turn.pop_front() {
             if let Some((peer, epoch)) = task_waker.peer
@@ -133,7 +133,9 @@ impl Executor {
             panics += self.poll(&task_waker);
             polled += 1;
             if is_timed && polled % STRIDE == 0 {
-                shares.record_run(polled, clock, clock.now_ns(), began_ns);
+                let now_ns = clock.now_ns();
+                shares.record_run(STRIDE, clock, now_ns, began_ns);
+                began_ns = now_ns;
             }
         }
         // In the places of those that ended. They are polled next time.

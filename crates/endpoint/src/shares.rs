@@ -35,8 +35,8 @@ use slow_time::SlowTime;
 /// What waits is handled for so long in each turn; also the time after which a burst is a slow one.
 pub(crate) const SLICE_NS: u64 = 50_000;
 /// Handlers and futures are slow that take longer than this on average.
-const SLOW_NS: u64 = 2_500;
-/// Time is shared until no burst was slow for so long. While it is, a fast request costs some 100 ns more: a slow
+pub(crate) const SLOW_NS: u64 = 2_500;
+/// Time is shared until slow work has not taken much of the time for so long. While it is, a fast request costs some 100 ns more: a slow
 /// one now and then is not to have all others pay for it.
 const SHARED_FOR_NS: u64 = 20_000_000;
 
@@ -86,16 +86,16 @@ impl Shares {
         self.queue.is_empty()
     }
 
-    /// How long the kernel had stopped the thread, while it could run, since this was last asked. The time until
-    /// now is accounted for by whoever asks.
-    pub(crate) fn away_ns(&mut self, clock: &impl Clock, now_ns: u64) -> u64 {
-        (self.slow_time).away_ns(clock, now_ns, self.is_on)
+    /// Work has lasted so long until now. Returns for how much of it the kernel had stopped the thread, while it
+    /// could run, as far as it was not asked before.
+    pub(crate) fn away_ns(&mut self, clock: &impl Clock, now_ns: u64, lasted_ns: u64) -> u64 {
+        (self.slow_time).away_ns(clock, now_ns, lasted_ns, self.is_on)
     }
 
-    /// Slow work has taken so long. Returns whether time is shared from now on.
+    /// The work that began then is slow. Returns whether time is shared from now on.
     #[cold]
-    pub(crate) fn record_slow(&mut self, lasted_ns: u64, now_ns: u64) -> bool {
-        if !self.slow_time.add(lasted_ns, now_ns) {
+    pub(crate) fn record_slow(&mut self, began_ns: u64, now_ns: u64) -> bool {
+        if !self.slow_time.add(began_ns, now_ns) {
             return false;
         }
         self.slow_ns = now_ns;
@@ -113,13 +113,9 @@ impl Shares {
     ) -> bool {
         let lasted_ns = now_ns.saturating_sub(began_ns);
         let slow_ns = SLICE_NS.max(runs as u64 * SLOW_NS);
-        if lasted_ns < slow_ns {
-            return false;
-        }
-        let since_ns = self.slow_time.since(began_ns, now_ns);
-        let away_ns = self.away_ns(clock, now_ns);
-        lasted_ns.saturating_sub(away_ns) >= slow_ns
-            && self.record_slow(since_ns.saturating_sub(away_ns), now_ns)
+        lasted_ns >= slow_ns
+            && lasted_ns.saturating_sub(self.away_ns(clock, now_ns, lasted_ns)) >= slow_ns
+            && self.record_slow(began_ns, now_ns)
     }
 
     /// From now on work may run out of turn, for the time of a slice.
@@ -354,7 +350,7 @@ mod tests {
     #[test]
     fn a_thread_that_is_stopped_does_not_share_time_for_that() {
         let (thread, mut shares) = (Thread::default(), Shares::default());
-        shares.away_ns(&thread, 0);
+        shares.away_ns(&thread, 0, 0);
         for _ in 0..100 {
             thread.run(1000 * US);
             assert!(!thread.handle(&mut shares, 64, US, stopped));
@@ -366,7 +362,7 @@ mod tests {
     fn slow_handlers_share_time_however_often_the_thread_sleeps_or_is_stopped() {
         let once = |each_ns, also: fn(&Thread)| {
             let (thread, mut shares) = (Thread::default(), Shares::default());
-            shares.away_ns(&thread, 0);
+            shares.away_ns(&thread, 0, 0);
             thread.run(16_000 * US);
             thread.be_stopped(10 * US);
             thread.handle(&mut shares, 8, each_ns, also)
@@ -382,11 +378,12 @@ mod tests {
     #[test]
     fn what_takes_little_of_the_time_shares_none() {
         let (thread, mut shares) = (Thread::default(), Shares::default());
-        for _ in 0..1_000 {
+        for tick in 0..10_000 {
             thread.run(3900 * US);
-            // Interrupts take long, and the processor is away, and the kernel does not tell.
+            // Interrupts take long, and now and then the processor is away, and the kernel does not tell.
             assert!(!thread.handle(&mut shares, 16, US, |thread| thread.run(60 * US)));
-            assert!(!thread.handle(&mut shares, 16, US, |thread| thread.run(1000 * US)));
+            let away = if tick % 16 == 0 { 1_000 * US } else { 0 };
+            assert!(!thread.handle(&mut shares, 16, US, |thread| thread.run(away)));
         }
         // Nor do slow requests that come as seldom.
         for _ in 0..1_000 {
@@ -410,26 +407,57 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_pauses_between_slow_bursts_does_not_escape() {
+        let (thread, mut shares) = (Thread::default(), Shares::default());
+        let shared = (0..10).position(|_| {
+            thread.run(850 * US);
+            thread.handle(&mut shares, 15, 125 * US, |_| {})
+        });
+        assert!(shared.is_some_and(|after| after < 4), "{shared:?}");
+    }
+
+    #[test]
     fn a_turn_counts_what_its_strides_have_not_counted() {
-        let (thread, mut shares) = (Thread::default(), Shares::default());
-        let began_ns = thread.now_ns();
-        thread.run(150 * US);
-        assert!(!shares.record_slow(150 * US, thread.now_ns()));
-        thread.run(10 * US);
-        assert!(!shares.record_run(8, &thread, thread.now_ns(), began_ns));
-        // What a stride has excused is excused.
-        let (thread, mut shares) = (Thread::default(), Shares::default());
-        shares.away_ns(&thread, 0);
-        let began_ns = thread.now_ns();
-        thread.be_stopped(4000 * US);
-        assert_eq!(shares.away_ns(&thread, thread.now_ns()), 4000 * US);
-        assert!(!shares.record_run(8, &thread, thread.now_ns(), began_ns));
+        let turn = |rest_ns| {
+            let (thread, mut shares) = (Thread::default(), Shares::default());
+            let began_ns = thread.now_ns();
+            thread.run(90 * US);
+            assert!(!shares.record_slow(began_ns, thread.now_ns()));
+            thread.run(rest_ns);
+            shares.record_run(8, &thread, thread.now_ns(), began_ns);
+            // One piece more is too much if the last one was large.
+            let began_ns = thread.now_ns();
+            thread.run(80 * US);
+            shares.record_slow(began_ns, thread.now_ns())
+        };
+        assert!(!turn(10 * US));
+        assert!(turn(80 * US));
+    }
+
+    #[test]
+    fn what_a_stride_has_excused_is_excused_for_its_turn() {
+        let turn = |excused| {
+            let (thread, mut shares) = (Thread::default(), Shares::default());
+            shares.away_ns(&thread, 0, 0);
+            let began_ns = thread.now_ns();
+            thread.be_stopped(4000 * US);
+            if excused {
+                let now_ns = thread.now_ns();
+                assert_eq!(shares.away_ns(&thread, now_ns, now_ns), 4000 * US);
+            } else {
+                shares.slow_time = SlowTime::default();
+            }
+            thread.run(10 * US);
+            shares.record_run(8, &thread, thread.now_ns(), began_ns)
+        };
+        assert!(!turn(true));
+        assert!(turn(false), "the kernel was not asked before");
     }
 
     #[test]
     fn what_another_thread_has_waited_is_no_excuse() {
         let (thread, mut shares) = (Thread::default(), Shares::default());
-        shares.away_ns(&thread, 0);
+        shares.away_ns(&thread, 0, 0);
         thread.number.set(1);
         assert!(thread.handle(&mut shares, 16, US, stopped));
     }

@@ -14,7 +14,7 @@ const SHORT_NS: u64 = 20_000;
 /// So many long spins in a row that bring no work are the last ones.
 const MISSES: u32 = 4;
 /// After so many short spins a loop tries a long one, at least and at most.
-const FEW: u32 = 8;
+const FEW: u32 = 16;
 const MANY: u32 = 1 << 8;
 
 #[derive(Debug)]
@@ -27,8 +27,10 @@ pub(crate) struct SpinPolicy {
     short_spins: u32,
     /// The loop tries a long one after so many of them.
     enough: u32,
-    /// When the idle time began.
-    since_ns: u64,
+    /// When the loop last had work.
+    active_ns: u64,
+    /// When it first looked for work after that and found none.
+    idle_ns: u64,
     phase: Phase,
 }
 
@@ -43,11 +45,11 @@ enum Length {
 /// Of an idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The loop has not spun.
-    Begun,
     Spinning,
-    /// The loop has slept since it span.
-    Slept,
+    /// The loop has spun for long enough.
+    Over,
+    /// That is counted.
+    Counted,
 }
 
 impl SpinPolicy {
@@ -57,36 +59,38 @@ impl SpinPolicy {
             length: Length::Long,
             misses: 0,
             short_spins: 0,
-            enough: FEW,
-            since_ns: 0,
-            phase: Phase::Begun,
+            enough: FEW / 2,
+            // Not yet.
+            active_ns: u64::MAX,
+            idle_ns: 0,
+            phase: Phase::Counted,
         }
     }
 
-    /// Whether a loop spins that is idle since then.
+    /// Whether a loop spins that has looked for work now, and had some last at `active_ns`.
     #[inline]
-    pub(crate) fn spins(&mut self, since_ns: u64, now_ns: u64) -> bool {
-        if since_ns != self.since_ns {
-            self.begin(since_ns);
+    pub(crate) fn spins(&mut self, active_ns: u64, now_ns: u64) -> bool {
+        if active_ns != self.active_ns {
+            self.begin(active_ns, now_ns);
         }
         let spin_ns = match self.length {
             Length::Long => self.longest_ns,
             Length::Short => self.longest_ns.min(SHORT_NS),
             Length::Try => self.longest_ns.saturating_mul(2),
         };
-        let spins = now_ns.saturating_sub(since_ns) < spin_ns;
-        if spins && self.phase == Phase::Begun {
-            self.phase = Phase::Spinning;
+        let spins = now_ns.saturating_sub(self.idle_ns) < spin_ns;
+        if !spins && self.phase == Phase::Spinning {
+            self.phase = Phase::Over;
         }
         spins
     }
 
-    /// The loop sleeps now.
+    /// The loop sleeps now: because it has spun for long enough, or for another reason.
     pub(crate) fn record_sleep(&mut self) {
-        if self.phase != Phase::Spinning {
+        if self.phase != Phase::Over {
             return;
         }
-        self.phase = Phase::Slept;
+        self.phase = Phase::Counted;
         match self.length {
             Length::Short => self.record_short_spin(),
             Length::Long if self.misses + 1 < MISSES => self.misses += 1,
@@ -99,9 +103,10 @@ impl SpinPolicy {
     }
 
     /// Another idle time begins.
-    fn begin(&mut self, since_ns: u64) {
-        self.since_ns = since_ns;
-        let phase = std::mem::replace(&mut self.phase, Phase::Begun);
+    fn begin(&mut self, active_ns: u64, now_ns: u64) {
+        self.active_ns = active_ns;
+        self.idle_ns = now_ns;
+        let phase = std::mem::replace(&mut self.phase, Phase::Spinning);
         if phase != Phase::Spinning {
             return;
         }
@@ -110,7 +115,7 @@ impl SpinPolicy {
             Length::Short => self.record_short_spin(),
             Length::Long => {
                 self.misses = 0;
-                self.enough = FEW;
+                self.enough = FEW / 2;
             }
             Length::Try => {
                 self.length = Length::Long;
@@ -151,12 +156,14 @@ mod tests {
             }
         }
 
-        /// Is idle until work comes, so long after the last work, or after the loop sleeps. Returns for how long
-        /// the loop span.
+        /// Works for a while, and is idle until work comes, so long after that, or after the loop sleeps. Returns
+        /// for how long the loop span.
         fn idle(&mut self, after_ns: u64, after_sleep_ns: u64) -> u64 {
+            let active_ns = self.now_ns;
+            self.now_ns += 30 * US;
             let since_ns = self.now_ns;
             while self.now_ns < since_ns + after_ns {
-                if self.policy.spins(since_ns, self.now_ns) {
+                if self.policy.spins(active_ns, self.now_ns) {
                     self.now_ns += US;
                     continue;
                 }
@@ -227,10 +234,27 @@ mod tests {
     }
 
     #[test]
+    fn a_loop_that_sleeps_for_another_reason_has_not_spun_in_vain() {
+        let mut spinning = Loop::new();
+        for work in 1..100 {
+            assert!(spinning.policy.spins(work, work));
+            // The work came in another way, and a reactor waits.
+            spinning.policy.record_sleep();
+        }
+        assert_eq!(spinning.policy.length, Length::Long);
+    }
+
+    #[test]
     fn what_may_not_spin_does_not() {
         let mut block = SpinPolicy::new(Idle::Block);
-        assert!((0..100).all(|since_ns| !block.spins(since_ns, since_ns)));
+        for work in 1..100 {
+            assert!(!block.spins(work, work));
+            block.record_sleep();
+        }
         let mut spin = SpinPolicy::new(Idle::Spin);
-        assert!((0..100).all(|since_ns| spin.spins(since_ns, since_ns + 1_000_000 * US)));
+        for work in 1..100 {
+            assert!(spin.spins(work, work + 1_000_000 * US));
+            spin.record_sleep();
+        }
     }
 }

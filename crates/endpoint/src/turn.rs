@@ -233,6 +233,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
         parts.core.local.set_turn(parts.core.now_ns);
         let mut now_ns = parts.clock.now_ns();
+        parts.cadence.begin_burst(now_ns);
         let until_ns = now_ns + SLICE_NS;
         let mut handled = 0;
         while now_ns < until_ns

@@ -27,10 +27,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// # Errors
     /// If the device fails. The error is final.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
-        if self.between_turns
-            || self.has_work()
-            || self.spin.spins(self.active_ns, self.parts.core.now_ns)
-        {
+        if self.between_turns || self.has_work() || self.spins() {
             return Ok(());
         }
         self.return_memory();
@@ -102,11 +99,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.io.end_wait()
     }
 
-    /// Whether an owner that waits by [`Endpoint::begin_wait`], and has had no work since then, takes further
-    /// turns before that, as [`Idle`] says. Times are those of the endpoint's clock.
+    /// Whether an owner whose last turn did nothing takes another one before it waits by [`Endpoint::begin_wait`], as
+    /// [`Idle`] says.
     #[inline]
-    pub fn spins_since(&mut self, since_ns: u64, now_ns: u64) -> bool {
-        self.spin.spins(since_ns, now_ns)
+    pub fn spins(&mut self) -> bool {
+        self.spin.spins(self.active_ns, self.parts.core.now_ns)
     }
 
     /// How the endpoint behaves when it has no work.

@@ -148,10 +148,8 @@ pub trait Reactor: Send {
 pub(crate) enum Progress {
     /// It was parked: much may have arrived since.
     Rested,
-    /// Its turn did something.
-    Busy,
-    /// Its turns have done nothing since this time of the loop's clock.
-    Idle { since_ns: u64 },
+    /// It took a turn.
+    Driving,
 }
 
 /// How a driver task goes on.

@@ -81,9 +81,8 @@ pub trait EventLoop: Send {
     /// If the device fails. The error is final: the loop is ended.
     fn begin_wait(&mut self) -> Result<ReactorWait, IoError>;
 
-    /// Whether a driver task that has had nothing to do since then takes another turn before it rests. Times are in
-    /// nanoseconds of the loop's clock.
-    fn spins_since(&mut self, since_ns: u64, now_ns: u64) -> bool;
+    /// Whether a driver task whose last turn did nothing takes another one before it rests.
+    fn spins(&mut self) -> bool;
 
     /// Whether a caller waits for something that a turn may complete.
     fn is_expecting(&self) -> bool;

@@ -51,7 +51,7 @@ impl EventLoop for Ticks {
         Ok(ReactorWait::Ready)
     }
 
-    fn spins_since(&mut self, _: u64, _: u64) -> bool {
+    fn spins(&mut self) -> bool {
         false
     }
 

@@ -75,7 +75,7 @@ values) with 64 calls in flight. Every answer is checked against a model of the 
 The systems: `channel` is a generated client on a starling::Channel, in tasks of a tokio runtime of
 one thread; `tonic` is its channel in such a runtime; `local` is a generated client on a LocalChannel,
 in the thread of its endpoint. All settings are the defaults, so an idle thread of Starling spins for
-at most 200 us and then sleeps.
+20 to 200 us and then sleeps.
 
 The exit status is 0 if every answer was right, and does not depend on which system was faster.
 

@@ -2,17 +2,18 @@
 //!
 //! Single runs that take long say little: in a virtual machine a timer's interrupt may take 60 us, 250 times a
 //! second, and now and then the processor is away for a millisecond, and the kernel does not tell. So slow work
-//! fills a bucket that leaks, and counts when the bucket is full.
+//! fills two buckets that leak, and counts when one of them is full: a small one, which is full soon, and of which
+//! a single piece fills half; and a large one for pieces that come with pauses between them.
 
 use starling_io::{Clock, ThreadWait};
 
-/// Slow work of so long, one after the other, is much.
+/// The small bucket is full with so much.
 const MUCH_NS: u64 = 200_000;
-/// The bucket holds no more: what was slow is soon forgotten.
-const MOST_NS: u64 = 2 * MUCH_NS;
-/// A single piece of slow work fills half the bucket at most, unless it takes so long.
+/// So is the large one.
+const OFTEN_NS: u64 = 4_000_000;
+/// A single piece of slow work that takes so long fills the small bucket, too.
 const ALONE_NS: u64 = 2_000_000;
-/// The bucket leaks this part of the time of other work: slow work that takes less keeps nobody waiting.
+/// The buckets leak this part of the time that is not slow work's: slow work that takes less has no backlog.
 const LEAK: u64 = 8;
 /// While time is shared, the kernel is asked at most so often whether the thread was stopped: that takes some
 /// microseconds.
@@ -20,11 +21,11 @@ const LOOK_AGAIN_NS: u64 = 5_000_000;
 
 #[derive(Default)]
 pub(super) struct SlowTime {
-    /// What is in the bucket.
-    level_ns: u64,
-    /// Since when the bucket leaks.
+    small_ns: u64,
+    large_ns: u64,
+    /// Since when the buckets leak.
     leaked_ns: u64,
-    /// The time before this is accounted for: it was slow, or it was not.
+    /// The time before this is accounted for: it was slow, or the thread was stopped.
     accounted_ns: u64,
     /// How long the thread had waited for a processor when that was last read, and when that was.
     waited: Option<ThreadWait>,
@@ -32,40 +33,50 @@ pub(super) struct SlowTime {
 }
 
 impl SlowTime {
-    /// How long the kernel had stopped the thread, while it could run, since this was last asked. The time until
-    /// now is accounted for by whoever asks.
-    pub(super) fn away_ns(&mut self, clock: &impl Clock, now_ns: u64, is_shared: bool) -> u64 {
-        self.accounted_ns = now_ns;
+    /// Work has lasted so long until now. Returns for how much of it the kernel had stopped the thread, while it
+    /// could run, as far as it was not asked before.
+    pub(super) fn away_ns(
+        &mut self,
+        clock: &impl Clock,
+        now_ns: u64,
+        lasted_ns: u64,
+        is_shared: bool,
+    ) -> u64 {
         if is_shared && now_ns.saturating_sub(self.looked_ns) < LOOK_AGAIN_NS {
             return 0;
         }
         self.looked_ns = now_ns;
         let now = clock.thread_wait();
         let before = std::mem::replace(&mut self.waited, now);
-        match (before, now) {
+        let away_ns = match (before, now) {
             (Some(before), Some(now)) if before.thread == now.thread => {
                 now.waited_ns.saturating_sub(before.waited_ns)
             }
             _ => 0,
+        };
+        if away_ns > 0 {
+            // As if it had been stopped at first.
+            let worked_ns = lasted_ns.saturating_sub(away_ns);
+            self.accounted_ns = self.accounted_ns.max(now_ns.saturating_sub(worked_ns));
         }
+        away_ns
     }
 
-    /// Of the time since then, the part that is not accounted for.
-    pub(super) fn since(&self, began_ns: u64, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(began_ns.max(self.accounted_ns))
-    }
-
-    /// Slow work has taken so long. Returns whether slow work takes much of the time.
-    pub(super) fn add(&mut self, slow_ns: u64, now_ns: u64) -> bool {
-        let others_ns = now_ns.saturating_sub(self.leaked_ns + slow_ns);
+    /// The work that began then is slow. Returns whether slow work takes much of the time.
+    pub(super) fn add(&mut self, began_ns: u64, now_ns: u64) -> bool {
+        let slow_ns = now_ns.saturating_sub(began_ns.max(self.accounted_ns));
+        let leaked_ns = now_ns.saturating_sub(self.leaked_ns + slow_ns) / LEAK;
         self.leaked_ns = now_ns;
         self.accounted_ns = now_ns;
         let piece_ns = match slow_ns {
-            ALONE_NS.. => MOST_NS,
+            ALONE_NS.. => MUCH_NS,
             _ => slow_ns.min(MUCH_NS / 2),
         };
-        let left_ns = self.level_ns.saturating_sub(others_ns / LEAK);
-        self.level_ns = (left_ns + piece_ns).min(MOST_NS);
-        self.level_ns >= MUCH_NS
+        // They hold no more than twice what is much: what was slow is soon forgotten.
+        let small_ns = self.small_ns.saturating_sub(leaked_ns) + piece_ns;
+        let large_ns = self.large_ns.saturating_sub(leaked_ns) + slow_ns;
+        self.small_ns = small_ns.min(2 * MUCH_NS);
+        self.large_ns = large_ns.min(2 * OFTEN_NS);
+        self.small_ns >= MUCH_NS || self.large_ns >= OFTEN_NS
     }
 }

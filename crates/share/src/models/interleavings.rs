@@ -91,7 +91,7 @@ impl EventLoop for Echo {
         })
     }
 
-    fn spins_since(&mut self, _: u64, _: u64) -> bool {
+    fn spins(&mut self) -> bool {
         false
     }
 

@@ -183,7 +183,7 @@ impl EventLoop for Client {
         })
     }
 
-    fn spins_since(&mut self, _: u64, _: u64) -> bool {
+    fn spins(&mut self) -> bool {
         false
     }
 

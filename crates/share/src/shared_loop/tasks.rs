@@ -1,7 +1,5 @@
 //! Driver tasks: how they get the role, and give it up.
 
-use starling_io::Clock;
-
 use super::{Candidate, Command, Driving, Role, SharedLoop, Step};
 use crate::driver_task::{Next, Progress, TaskHandle, TaskState};
 use crate::sync::atomic::{Ordering, fence};
@@ -104,21 +102,15 @@ impl<C: Command> SharedLoop<C> {
         self.task_turns.fetch_add(1, Ordering::Relaxed);
         drop(driving);
         let next = match (step, role.as_mut()) {
-            (Some(Step::Busy), _) => Next::Again(Progress::Busy),
+            (Some(Step::Busy), _) => Next::Again(Progress::Driving),
             (Some(Step::Idle), Some(event_loop))
                 if event_loop.is_expecting() && task.has_calls() =>
             {
                 // The executor's other tasks may have run for long since the last turn that did
-                // something: only turns without work count.
-                let now_ns = self.clock.now_ns();
-                let since_ns = match was {
-                    Progress::Idle { since_ns } => since_ns,
-                    Progress::Busy | Progress::Rested => now_ns,
-                };
-                if event_loop.spins_since(since_ns, now_ns) {
-                    Next::Again(Progress::Idle { since_ns })
-                } else {
-                    Next::Park
+                // something: only the time counts in which turns found no work.
+                match event_loop.spins() {
+                    true => Next::Again(Progress::Driving),
+                    false => Next::Park,
                 }
             }
             (Some(Step::Idle), _) => Next::Park,
@@ -206,7 +198,7 @@ impl<C: Command> SharedLoop<C> {
             self.unpark(task);
             task.unpark();
             let parked = self.let_others_drive(role, task);
-            return parked.unwrap_or(Next::Again(Progress::Busy));
+            return parked.unwrap_or(Next::Again(Progress::Driving));
         }
         self.release(role);
         Next::Park

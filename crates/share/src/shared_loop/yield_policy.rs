@@ -9,6 +9,9 @@
 //!
 //! A yield costs some two microseconds with the switch. A call that takes less by itself is cheaper
 //! alone: then a thread makes calls for [`BURST_NS`] before it yields again.
+//!
+//! A thread that finds another one driving yields a few times, too, before it sleeps: the kernel may have stopped the
+//! driver in its favour.
 
 use starling_io::{Clock, MonotonicClock};
 
@@ -26,10 +29,10 @@ const SAMPLE_EVERY: u64 = 1024;
 /// A yield that takes longer and brings no call has given the core to another program, for a slice of the
 /// scheduler; an interrupt takes less.
 const LONG_YIELD_NS: u64 = 500_000;
-/// How often a thread yields to the driver before it sleeps.
-const YIELDS_TO_DRIVER: u32 = 8;
 /// How long threads do not yield after such a yield.
 const PAUSE_NS: u64 = 10_000_000;
+/// How often a thread yields to the driver before it sleeps.
+const YIELDS_TO_DRIVER: u32 = 8;
 
 /// When a thread that begins to wait yields first. All of it is a matter of speed: any value is right.
 #[derive(Default)]
@@ -89,23 +92,34 @@ impl YieldPolicy {
             return false;
         }
         *yields += 1;
+        let began_ns = clock.now_ns();
         yield_now();
+        let now_ns = clock.now_ns();
+        if now_ns.saturating_sub(began_ns) > LONG_YIELD_NS {
+            // Nobody knows of this thread while it yields.
+            *yields = YIELDS_TO_DRIVER;
+            self.pause_until(now_ns + PAUSE_NS);
+        }
         true
     }
 
     /// A yield has taken so long. `is_of_use`: other threads have made calls meanwhile.
     fn record_yield(&self, now_ns: u64, took_ns: u64, is_of_use: bool) {
         if !is_of_use && took_ns > LONG_YIELD_NS {
-            self.from_ns.store(now_ns + PAUSE_NS, Ordering::Relaxed);
+            self.pause_until(now_ns + PAUSE_NS);
         } else {
             let is_cheap = self.alone_ns.load(Ordering::Relaxed) < CHEAP_NS;
             // Threads that always yield never make a call alone: now and then one is to be measured.
             let yields = self.yields.fetch_add(1, Ordering::Relaxed);
             let is_sample = yields.is_multiple_of(SAMPLE_EVERY);
             if is_cheap || is_sample {
-                self.from_ns.store(now_ns + BURST_NS, Ordering::Relaxed);
+                self.pause_until(now_ns + BURST_NS);
             }
         }
+    }
+
+    fn pause_until(&self, from_ns: u64) {
+        self.from_ns.fetch_max(from_ns, Ordering::Relaxed);
     }
 
     /// A thread begins to drive, with so many calls to send. Returns the time if the drive is to be
@@ -175,6 +189,17 @@ mod tests {
         assert_eq!(asked, 2);
         drop((first, second));
         assert_eq!(enter(&policy, false).1, 0, "all have left");
+    }
+
+    #[test]
+    fn a_thread_yields_to_the_driver_a_few_times_unless_yields_pause() {
+        let (policy, clock) = (YieldPolicy::default(), MonotonicClock::new());
+        let mut yields = 0;
+        let times = (0..100).take_while(|_| policy.wait_for_driver(&clock, &mut yields));
+        // Fewer on a machine with so much other work that one of them takes long.
+        assert!((1..=YIELDS_TO_DRIVER as usize).contains(&times.count()));
+        policy.pause_until(u64::MAX);
+        assert!(!policy.wait_for_driver(&clock, &mut 0));
     }
 
     #[test]

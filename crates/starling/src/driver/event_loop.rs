@@ -168,8 +168,8 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
         Ok(wait)
     }
 
-    fn spins_since(&mut self, since_ns: u64, now_ns: u64) -> bool {
-        self.core.raw.spins_since(since_ns, now_ns)
+    fn spins(&mut self) -> bool {
+        self.core.raw.spins()
     }
 
     fn is_expecting(&self) -> bool {
