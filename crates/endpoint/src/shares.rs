@@ -36,8 +36,8 @@ use slow_time::SlowTime;
 pub(crate) const SLICE_NS: u64 = 50_000;
 /// Handlers and futures are slow that take longer than this on average.
 pub(crate) const SLOW_NS: u64 = 2_500;
-/// Time is shared until slow work has not taken much of the time for so long. While it is, a fast request costs some 100 ns more: a slow
-/// one now and then is not to have all others pay for it.
+/// Time is shared until slow work has not taken much of the time for so long. While it is, a fast request costs some
+/// 100 ns more: a slow one now and then is not to have all others pay for it.
 const SHARED_FOR_NS: u64 = 20_000_000;
 
 /// A request whose handler waits for its peer's turn.
