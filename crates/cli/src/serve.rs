@@ -92,7 +92,7 @@ enum Service {
 enum IdleName {
     /// Never sleep: the lowest latency, for a whole core.
     Spin,
-    /// Spin for 20 to 200 us, as that has brought requests lately, then sleep.
+    /// Spin for 20 to 200 us, by what spins have brought lately, then sleep.
     Adaptive,
     /// Sleep at once.
     Block,

@@ -9,7 +9,7 @@ use starling_proto::{ConfigError, Msgbuf, PeerId, Protocol, Secrets, SessionId};
 
 use crate::cadence::FlushCadence;
 use crate::client::{CallId, Completion, ContinuationId};
-use crate::config::{EndpointConfig, Idle, WorkerConfig};
+use crate::config::{EndpointConfig, WorkerConfig};
 use crate::context::{Context, Handler};
 use crate::convert::proto_peer;
 use crate::core::Core;
@@ -52,9 +52,8 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) released: Vec<PeerId>,
     /// What else forgets them then.
     pub(crate) on_released: Vec<OnReleased>,
-    pub(crate) idle: Idle,
     pub(crate) spin: SpinPolicy,
-    /// When there was last work.
+    /// When there was last work, or the owner last did something.
     pub(crate) active_ns: u64,
     /// Whether the owner did something since the last turn, at the time in `core`.
     pub(crate) between_turns: bool,
@@ -125,7 +124,6 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             parts,
             released: Vec::new(),
             on_released: Vec::new(),
-            idle: config.idle,
             spin: SpinPolicy::new(config.idle),
             active_ns: now_ns,
             between_turns: false,

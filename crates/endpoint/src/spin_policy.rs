@@ -25,7 +25,7 @@ pub(crate) struct SpinPolicy {
     misses: u32,
     /// Short spins since the last long one.
     short_spins: u32,
-    /// The loop tries a long one after so many of them.
+    /// The loop tries a long one after so many of them. Doubles whenever spins become short.
     enough: u32,
     /// When the loop last had work.
     active_ns: u64,

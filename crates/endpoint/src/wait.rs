@@ -8,20 +8,19 @@ use std::time::Duration;
 
 use starling_io::{Clock, IoError, PacketIo, ReactorWait};
 
-use crate::config::Idle;
 use crate::endpoint::Endpoint;
 use crate::schedule::TurnSchedule;
 use crate::shares::SLICE_NS;
 use crate::stats::Turn;
 
 /// A full device sends no event when it has room again. So after its last work the endpoint polls
-/// it for this long before sleeping (unless [`Idle::Spin`]).
+/// it for this long before sleeping (unless [`Idle::Spin`](crate::Idle::Spin)).
 const FULL_SPIN_NS: u64 = 100_000;
 /// Then it sleeps for this long: no longer than a device takes for 200 kB at 25 Gb/s.
 const FULL_SLEEP_NS: u64 = 50_000;
 
 impl<I: PacketIo, C: Clock> Endpoint<I, C> {
-    /// Waits for work as [`Idle`] says, at most until the next timeout or deadline, and at most
+    /// Waits for work as [`Idle`](crate::Idle) says, at most until the next timeout or deadline, and at most
     /// `limit`. May return early.
     ///
     /// # Errors
@@ -100,15 +99,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     }
 
     /// Whether an owner whose last turn did nothing takes another one before it waits by [`Endpoint::begin_wait`], as
-    /// [`Idle`] says.
+    /// [`Idle`](crate::Idle) says.
     #[inline]
     pub fn spins(&mut self) -> bool {
         self.spin.spins(self.active_ns, self.parts.core.now_ns)
-    }
-
-    /// How the endpoint behaves when it has no work.
-    pub fn idle(&self) -> Idle {
-        self.idle
     }
 
     /// When the next turn is due although nothing arrives, in nanoseconds of the endpoint's clock.
