@@ -2,6 +2,9 @@
 //!
 //! glibc's allocator gives back what lies at the end of a heap, and blocks that it has mapped one by one, of which it
 //! maps fewer the larger the ones are that it sees freed. So one block in use keeps all that lies below it.
+//!
+//! What glibc can be asked for is all but the end of the heaps of threads: there up to twice the largest mapped block
+//! that was freed stays, and at most 64 MiB a heap.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
