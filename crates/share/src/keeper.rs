@@ -88,28 +88,61 @@ impl Keeper {
         let mut requests = lock_to_sleep(&self.requests);
         loop {
             requests.is_asleep = false;
-            if requests.stop {
-                return WakeReason::Stop;
-            }
-            let at_ns = self.timer_ns.load(Ordering::Relaxed);
-            let left_ns = at_ns.saturating_sub(if at_ns == NEVER { 0 } else { now_ns() });
-            let called = std::mem::take(&mut requests.called);
-            if called || left_ns == 0 {
-                // The driver sets the next one.
-                self.timer_ns.store(NEVER, Ordering::Relaxed);
-                return match called {
-                    true => WakeReason::Called,
-                    false => WakeReason::TimerDue,
-                };
-            }
+            let left_ns = match self.take_request(&mut requests, &now_ns) {
+                Ok(reason) => return reason,
+                Err(left_ns) => left_ns,
+            };
             requests.is_asleep = true;
-            if at_ns == NEVER {
-                requests = (self.wake.wait(requests)).unwrap_or_else(PoisonError::into_inner);
-            } else {
-                let left = std::time::Duration::from_nanos(left_ns);
-                let waited = self.wake.wait_timeout(requests, left);
-                requests = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
+            requests = match left_ns {
+                None => (self.wake.wait(requests)).unwrap_or_else(PoisonError::into_inner),
+                Some(left_ns) => {
+                    let left = std::time::Duration::from_nanos(left_ns);
+                    let waited = self.wake.wait_timeout(requests, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// What the keeper is to do now, or how long it may sleep.
+    #[cfg(not(any(loom, shuttle)))]
+    fn take_request(
+        &self,
+        requests: &mut Requests,
+        now_ns: impl Fn() -> u64,
+    ) -> Result<WakeReason, Option<u64>> {
+        if requests.stop {
+            return Ok(WakeReason::Stop);
+        }
+        let at_ns = self.timer_ns.load(Ordering::Relaxed);
+        let left_ns = (at_ns != NEVER).then(|| at_ns.saturating_sub(now_ns()));
+        let called = std::mem::take(&mut requests.called);
+        if !called && left_ns != Some(0) {
+            return Err(left_ns);
+        }
+        // The driver sets the next one.
+        self.timer_ns.store(NEVER, Ordering::Relaxed);
+        Ok(match called {
+            true => WakeReason::Called,
+            false => WakeReason::TimerDue,
+        })
+    }
+
+    /// What the keeper is to do now.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn poll(&self, now_ns: impl Fn() -> u64) -> Option<WakeReason> {
+        let mut requests = lock_to_sleep(&self.requests);
+        self.take_request(&mut requests, now_ns).ok()
+    }
+
+    /// When the keeper has something to do; 0: now.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        let requests = lock_to_sleep(&self.requests);
+        let at_ns = self.timer_ns.load(Ordering::Relaxed);
+        match requests.called || requests.stop {
+            true => Some(0),
+            false => (at_ns != NEVER).then_some(at_ns),
         }
     }
 

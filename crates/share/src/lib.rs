@@ -36,6 +36,7 @@
 //! | `shared_loop` | the role, the inbox, and who is next; `background`: what the keeper does; `reactors`: sleeps that executors do; `yield_policy`: when a thread yields its core first; `handover_check`: finds hand-overs that were lost |
 //! | `waiter` | a caller that sleeps until its call is over or it is offered the role |
 //! | `driver_task` | a task of an executor that drives for the executor's other tasks |
+//! | `simulated` | what a simulator needs to run all of it in threads of its own |
 //! | `models` | loom's and shuttle's models of all of it |
 //! | `keeper` | the thread for whatever no waiting thread or task drives: timers, abandoned calls, unpolled futures |
 
@@ -46,9 +47,13 @@ mod keeper;
 #[cfg(all(any(loom, shuttle), test))]
 mod models;
 mod shared_loop;
+#[cfg(not(any(loom, shuttle)))]
+mod simulated;
 mod sync;
 mod waiter;
 
 pub use driver_task::{DriverTask, Reactor, TaskHandle};
 pub use shared_loop::{Command, EventLoop, SharedLoop, Step, Watch, is_driving};
+#[cfg(not(any(loom, shuttle)))]
+pub use simulated::{SimulatedKeeper, SimulatedThread};
 pub use waiter::Waiter;

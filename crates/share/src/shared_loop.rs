@@ -99,7 +99,7 @@ pub trait EventLoop: Send {
 pub struct SharedLoop<C: Command> {
     inbox: Queue<C>,
     /// Its lock is the driver role. `None` after the end of the loop.
-    role: RoleLock<Option<DynLoop<C>>>,
+    pub(crate) role: RoleLock<Option<DynLoop<C>>>,
     /// Those that could not get the role, in the order in which they came.
     waiting: Mutex<VecDeque<Candidate>>,
     waiting_len: AtomicUsize,
@@ -117,7 +117,7 @@ pub struct SharedLoop<C: Command> {
     watched: AtomicUsize,
     /// When threads that share a core let each other go first.
     yields: YieldPolicy,
-    keeper: Keeper,
+    pub(crate) keeper: Keeper,
     /// Whether a command was pushed since the keeper's last timer.
     is_active: AtomicBool,
     /// The driver sleeps in the device, or is about to.
@@ -125,7 +125,7 @@ pub struct SharedLoop<C: Command> {
     /// Whoever drives is to leave the role to the keeper, which ends the loop.
     stopping: AtomicBool,
     device: std::sync::Arc<dyn Wake>,
-    clock: MonotonicClock,
+    pub(crate) clock: MonotonicClock,
     /// Why the loop has ended.
     failure: OnceLock<String>,
 }
@@ -193,7 +193,7 @@ impl<C: Command> SharedLoop<C> {
 
     /// Waits until `waiter` is notified. Drives the loop meanwhile, unless another thread does.
     pub fn wait(&self, waiter: &Arc<Waiter>) {
-        let _entered = self.yields.enter(&self.clock, || waiter.is_notified());
+        let _entered = self.yields.enter(&self.clock, waiter);
         self.wait_or_drive(waiter);
     }
 
@@ -225,7 +225,9 @@ impl<C: Command> SharedLoop<C> {
                 drop(transit.take());
                 waiter.park();
             } else if !self.is_asleep.load(Ordering::Relaxed)
-                && self.yields.wait_for_driver(&self.clock, &mut yields)
+                && self
+                    .yields
+                    .wait_for_driver(&self.clock, waiter, &mut yields)
             {
                 // The driver may have been stopped in favour of this thread.
             } else {

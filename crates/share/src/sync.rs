@@ -10,7 +10,6 @@ mod shipped {
     pub(crate) use std::sync::{
         Arc, Condvar, Mutex as SleepMutex, MutexGuard as SleepGuard, atomic,
     };
-    pub(crate) use std::thread::yield_now;
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock()
@@ -48,25 +47,45 @@ mod shipped {
     }
 
     /// Where one thread sleeps until others wake it.
-    pub(crate) struct Parker(std::thread::Thread);
+    pub(crate) enum Parker {
+        System(std::thread::Thread),
+        Simulated(Arc<dyn crate::SimulatedThread>),
+    }
 
     impl Parker {
         pub(crate) fn of_this_thread() -> Self {
-            Self(std::thread::current())
+            Self::System(std::thread::current())
         }
 
         pub(crate) fn is_of_this_thread(&self) -> bool {
-            std::thread::current().id() == self.0.id()
+            match self {
+                Self::System(thread) => std::thread::current().id() == thread.id(),
+                Self::Simulated(thread) => thread.is_current(),
+            }
         }
 
         /// Sleeps until a wake since the last sleep. May return early.
         pub(crate) fn park(&self) {
             debug_assert!(self.is_of_this_thread(), "a thread parks itself");
-            std::thread::park();
+            match self {
+                Self::System(_) => std::thread::park(),
+                Self::Simulated(thread) => thread.park(),
+            }
         }
 
         pub(crate) fn unpark(&self) {
-            self.0.unpark();
+            match self {
+                Self::System(thread) => thread.unpark(),
+                Self::Simulated(thread) => thread.unpark(),
+            }
+        }
+
+        /// Lets others of the core run. By the thread itself.
+        pub(crate) fn yield_now(&self) {
+            match self {
+                Self::System(_) => std::thread::yield_now(),
+                Self::Simulated(thread) => thread.yield_now(),
+            }
         }
     }
 }
@@ -81,7 +100,7 @@ mod modelled {
     pub(crate) use checker::sync::{Arc, Condvar, Mutex, Mutex as SleepMutex, MutexGuard, atomic};
     #[cfg(all(shuttle, test))]
     pub(crate) use checker::thread;
-    pub(crate) use checker::thread::yield_now;
+    use checker::thread::yield_now;
     use std::collections::VecDeque;
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -182,6 +201,9 @@ mod modelled {
             *lock(&self.woken) = true;
             self.changed.notify_one();
         }
+
+        /// A model has no cores.
+        pub(crate) fn yield_now(&self) {}
     }
 
     /// Stands for the lock-free queue, whose own models are its authors'.

@@ -31,9 +31,19 @@ impl fmt::Debug for Waiter {
 impl Waiter {
     /// The waiter of this thread.
     pub fn of_this_thread() -> Arc<Self> {
+        Self::of(Parker::of_this_thread())
+    }
+
+    /// The waiter of a simulator's thread.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn of_simulated(thread: Arc<dyn crate::SimulatedThread>) -> Arc<Self> {
+        Self::of(Parker::Simulated(thread))
+    }
+
+    fn of(thread: Parker) -> Arc<Self> {
         Arc::new(Self {
             state: AtomicU8::new(0),
-            thread: Parker::of_this_thread(),
+            thread,
             device: Mutex::new(None),
         })
     }
@@ -97,6 +107,11 @@ impl Waiter {
         // A load first: the flag is mostly clear, and a load costs nothing.
         self.state.load(Ordering::Relaxed) & bit != 0
             && self.state.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+
+    /// Lets others of the core run.
+    pub(crate) fn yield_now(&self) {
+        self.thread.yield_now();
     }
 
     /// Sleeps until one of the two. May return early.

@@ -19,34 +19,41 @@ impl<C: Command> SharedLoop<C> {
     pub fn keep(&self) {
         let mut seen_turns = 0;
         loop {
-            match self.keeper.sleep(|| self.clock.now_ns()) {
-                reason @ (WakeReason::Called | WakeReason::TimerDue) => {
-                    let turns = self.task_turns.load(Ordering::Relaxed);
-                    let tasks_drive = std::mem::replace(&mut seen_turns, turns) != turns;
-                    // While calls are made, the timer stays set, so that they need not set it.
-                    if self.is_active.swap(false, Ordering::Relaxed) || tasks_drive {
-                        self.set_grace_timer_again();
-                    }
-                    if tasks_drive && reason == WakeReason::TimerDue {
-                        continue;
-                    }
-                    let at_rest = self.handovers.at_rest();
-                    if let Some(role) = self.try_take_role() {
-                        self.check_handover(&role, at_rest);
-                        self.drive_in_background(role);
-                    } else if self.has_waiting() {
-                        self.set_grace_timer_again();
-                    }
-                }
-                WakeReason::Stop => {
-                    let driving = Driving::begin();
-                    let mut role = self.role.lock();
-                    self.end::<()>(&mut role, None);
-                    drop(driving);
-                    return self.release(role);
-                }
+            let reason = self.keeper.sleep(|| self.clock.now_ns());
+            if !self.keep_once(reason, &mut seen_turns) {
+                return;
             }
         }
+    }
+
+    /// What the keeper does when it has woken up. `seen_turns`: the turns of driver tasks until the last time. False:
+    /// the loop has ended.
+    pub(crate) fn keep_once(&self, reason: WakeReason, seen_turns: &mut u64) -> bool {
+        if reason == WakeReason::Stop {
+            let driving = Driving::begin();
+            let mut role = self.role.lock();
+            self.end::<()>(&mut role, None);
+            drop(driving);
+            self.release(role);
+            return false;
+        }
+        let turns = self.task_turns.load(Ordering::Relaxed);
+        let tasks_drive = std::mem::replace(seen_turns, turns) != turns;
+        // While calls are made, the timer stays set, so that they need not set it.
+        if self.is_active.swap(false, Ordering::Relaxed) || tasks_drive {
+            self.set_grace_timer_again();
+        }
+        if tasks_drive && reason == WakeReason::TimerDue {
+            return true;
+        }
+        let at_rest = self.handovers.at_rest();
+        if let Some(role) = self.try_take_role() {
+            self.check_handover(&role, at_rest);
+            self.drive_in_background(role);
+        } else if self.has_waiting() {
+            self.set_grace_timer_again();
+        }
+        true
     }
 
     /// The keeper found the role free. `at_rest` is of before that.

@@ -16,7 +16,7 @@
 use starling_io::{Clock, MonotonicClock};
 
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::yield_now;
+use crate::waiter::Waiter;
 
 /// A call that is over sooner, by itself, is not worth a yield.
 const CHEAP_NS: u64 = 3_000;
@@ -60,31 +60,36 @@ impl Drop for Entered<'_> {
 
 impl YieldPolicy {
     /// A thread begins to wait. It waits until the returned value is dropped. If others wait, too, lets
-    /// those of this core make their calls. `is_over` says whether this thread's call is over.
+    /// those of this core make their calls, unless its own is over.
     #[inline]
-    pub(super) fn enter(&self, clock: &MonotonicClock, is_over: impl Fn() -> bool) -> Entered<'_> {
+    pub(super) fn enter(&self, clock: &MonotonicClock, waiter: &Waiter) -> Entered<'_> {
         // A model has no time.
         if self.threads.fetch_add(1, Ordering::Relaxed) > 0 && !cfg!(any(loom, shuttle)) {
-            self.let_others_push(clock, is_over);
+            self.let_others_push(clock, waiter);
         }
         Entered(self)
     }
 
-    fn let_others_push(&self, clock: &MonotonicClock, is_over: impl Fn() -> bool) {
+    fn let_others_push(&self, clock: &MonotonicClock, waiter: &Waiter) {
         let entries = self.entries.fetch_add(1, Ordering::Relaxed) + 1;
         let began_ns = clock.now_ns();
-        if is_over() || began_ns < self.from_ns.load(Ordering::Relaxed) {
+        if waiter.is_notified() || began_ns < self.from_ns.load(Ordering::Relaxed) {
             return;
         }
-        yield_now();
+        waiter.yield_now();
         let now_ns = clock.now_ns();
-        let is_of_use = is_over() || self.entries.load(Ordering::Relaxed) != entries;
+        let is_of_use = waiter.is_notified() || self.entries.load(Ordering::Relaxed) != entries;
         self.record_yield(now_ns, now_ns.saturating_sub(began_ns), is_of_use);
     }
 
     /// Another thread drives, perhaps one that the kernel has stopped in favour of this one. Lets it drive on, which
     /// costs less than to sleep and be woken. False if this thread has done so often enough.
-    pub(super) fn wait_for_driver(&self, clock: &MonotonicClock, yields: &mut u32) -> bool {
+    pub(super) fn wait_for_driver(
+        &self,
+        clock: &MonotonicClock,
+        waiter: &Waiter,
+        yields: &mut u32,
+    ) -> bool {
         if *yields == YIELDS_TO_DRIVER
             || cfg!(any(loom, shuttle))
             || clock.now_ns() < self.from_ns.load(Ordering::Relaxed)
@@ -93,7 +98,7 @@ impl YieldPolicy {
         }
         *yields += 1;
         let began_ns = clock.now_ns();
-        yield_now();
+        waiter.yield_now();
         let now_ns = clock.now_ns();
         if now_ns.saturating_sub(began_ns) > LONG_YIELD_NS {
             // Nobody knows of this thread while it yields.
@@ -151,19 +156,39 @@ impl YieldPolicy {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
 
     use super::*;
+    use crate::SimulatedThread;
 
-    /// Enters, and returns how often it was asked whether the call is over: twice by a thread that yields.
-    fn enter<'a>(policy: &'a YieldPolicy, is_over: bool) -> (Entered<'a>, u32) {
-        let asked = Cell::new(0);
-        let ask = || {
-            asked.set(asked.get() + 1);
-            is_over
-        };
-        let entered = policy.enter(&MonotonicClock::new(), ask);
-        (entered, asked.get())
+    /// A thread that counts how often it yields.
+    #[derive(Default)]
+    struct Yields(AtomicU32);
+
+    impl SimulatedThread for Yields {
+        fn is_current(&self) -> bool {
+            true
+        }
+
+        fn park(&self) {}
+
+        fn unpark(&self) {}
+
+        fn yield_now(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Enters, and returns how often the thread yielded.
+    fn enter(policy: &YieldPolicy, is_over: bool) -> (Entered<'_>, u32) {
+        let yields = Arc::new(Yields::default());
+        let waiter = Waiter::of_simulated(yields.clone());
+        if is_over {
+            waiter.notify();
+        }
+        let entered = policy.enter(&MonotonicClock::new(), &waiter);
+        (entered, yields.0.load(Ordering::Relaxed))
     }
 
     #[test]
@@ -180,13 +205,13 @@ mod tests {
     #[test]
     fn a_thread_yields_if_others_wait_and_its_call_is_not_over() {
         let policy = YieldPolicy::default();
-        let (first, asked) = enter(&policy, false);
-        assert_eq!(asked, 0, "a thread alone yields to nobody");
-        let (second, asked) = enter(&policy, true);
-        assert_eq!(asked, 1, "its call is over");
+        let (first, yields) = enter(&policy, false);
+        assert_eq!(yields, 0, "a thread alone yields to nobody");
+        let (second, yields) = enter(&policy, true);
+        assert_eq!(yields, 0, "its call is over");
         drop(second);
-        let (second, asked) = enter(&policy, false);
-        assert_eq!(asked, 2);
+        let (second, yields) = enter(&policy, false);
+        assert_eq!(yields, 1);
         drop((first, second));
         assert_eq!(enter(&policy, false).1, 0, "all have left");
     }
@@ -194,12 +219,14 @@ mod tests {
     #[test]
     fn a_thread_yields_to_the_driver_a_few_times_unless_yields_pause() {
         let (policy, clock) = (YieldPolicy::default(), MonotonicClock::new());
-        let mut yields = 0;
-        let times = (0..100).take_while(|_| policy.wait_for_driver(&clock, &mut yields));
+        let (thread, mut count) = (Arc::new(Yields::default()), 0);
+        let waiter = Waiter::of_simulated(thread.clone());
+        while policy.wait_for_driver(&clock, &waiter, &mut count) {}
         // Fewer on a machine with so much other work that one of them takes long.
-        assert!((1..=YIELDS_TO_DRIVER as usize).contains(&times.count()));
+        let yields = thread.0.load(Ordering::Relaxed);
+        assert!((1..=YIELDS_TO_DRIVER).contains(&yields), "{yields}");
         policy.pause_until(u64::MAX);
-        assert!(!policy.wait_for_driver(&clock, &mut 0));
+        assert!(!policy.wait_for_driver(&clock, &waiter, &mut 0));
     }
 
     #[test]
