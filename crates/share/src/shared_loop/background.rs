@@ -50,8 +50,14 @@ impl<C: Command> SharedLoop<C> {
         if let Some(role) = self.try_take_role() {
             self.check_handover(&role, at_rest);
             self.drive_in_background(role);
-        } else if self.has_waiting() {
-            self.set_grace_timer_again();
+        } else {
+            if !self.inbox.is_empty() {
+                // Those who left it do not wait, and its driver may sleep for as long as its own call takes.
+                self.wake_driver();
+            }
+            if self.has_waiting() {
+                self.set_grace_timer_again();
+            }
         }
         true
     }

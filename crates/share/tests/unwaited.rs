@@ -1,0 +1,119 @@
+//! A command that nobody waits for is executed although the driver sleeps in the device, for as long as its own call
+//! takes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use starling_io::{IoError, MonotonicClock, ReactorWait, Wake};
+use starling_share::{Command, EventLoop, SharedLoop, Step, Waiter};
+
+/// Says that it was executed.
+struct Mark(Arc<AtomicBool>);
+
+impl Command for Mark {
+    fn refuse(self, _: &str) {}
+}
+
+/// A device in which nothing arrives.
+#[derive(Default)]
+struct Silence {
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Silence {
+    /// Sets whether a thread sleeps in it, and whether it was woken.
+    fn change(&self, change: impl FnOnce(&mut (bool, bool))) {
+        change(&mut self.state.lock().expect("no panic"));
+        self.changed.notify_all();
+    }
+
+    fn wait_until(&self, done: impl Fn(&(bool, bool)) -> bool) {
+        let state = self.state.lock().expect("no panic");
+        let waited = self.changed.wait_while(state, |state| !done(state));
+        drop(waited.expect("no panic"));
+    }
+}
+
+impl Wake for Silence {
+    fn wake(&self) {
+        self.change(|(_, woken)| *woken = true);
+    }
+}
+
+/// A loop whose only call is never over.
+struct Endless(Arc<Silence>);
+
+impl EventLoop for Endless {
+    type Command = Mark;
+
+    fn resume(&mut self) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn execute(&mut self, command: Mark) {
+        command.0.store(true, Ordering::SeqCst);
+    }
+
+    fn turn(&mut self) -> Result<Step, IoError> {
+        Ok(Step::Idle)
+    }
+
+    fn sleep(&mut self, _: Option<Duration>) -> Result<(), IoError> {
+        self.0.change(|(asleep, _)| *asleep = true);
+        self.0.wait_until(|(_, woken)| *woken);
+        self.0.change(|state| *state = (false, false));
+        Ok(())
+    }
+
+    fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
+        Ok(ReactorWait::Unsupported)
+    }
+
+    fn spins(&mut self) -> bool {
+        false
+    }
+
+    fn is_expecting(&self) -> bool {
+        true
+    }
+
+    fn next_timer_ns(&mut self) -> Option<u64> {
+        None
+    }
+
+    fn end(self: Box<Self>, _: Option<&str>) {}
+}
+
+#[test]
+fn the_keeper_wakes_a_driver_for_commands_of_others() {
+    let device = Arc::<Silence>::default();
+    let endless = Box::new(Endless(Arc::clone(&device)));
+    let shared = SharedLoop::new(endless, Arc::clone(&device) as _, MonotonicClock::new());
+    let shared = Arc::new(shared);
+    let kept = Arc::clone(&shared);
+    let keeper = std::thread::spawn(move || kept.keep());
+    let (send, receive) = std::sync::mpsc::channel();
+    let waited = Arc::clone(&shared);
+    let caller = std::thread::spawn(move || {
+        let waiter = Waiter::of_this_thread();
+        send.send(Arc::clone(&waiter)).expect("the test waits");
+        waited.wait(&waiter);
+    });
+    let waiter: Arc<Waiter> = receive.recv().expect("the caller sends it");
+    device.wait_until(|(asleep, _)| *asleep);
+    let executed = Arc::<AtomicBool>::default();
+    shared.push(Mark(Arc::clone(&executed)));
+    let begun = Instant::now();
+    while !executed.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let was_executed = executed.load(Ordering::SeqCst);
+    // The caller's wait ends, and it would execute the command now.
+    waiter.notify();
+    caller.join().expect("no panic");
+    shared.stop();
+    keeper.join().expect("no panic");
+    assert!(was_executed, "the driver slept on");
+}
