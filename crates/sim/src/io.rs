@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use starling_io::{
     Capabilities, Clock, Datagram, Ecn, Fault, IoError, IoEvent, MAX_BURST, PacketIo, PacketRx,
-    PacketTx, PeerId, Source, TxError, Wake,
+    PacketTx, PeerId, ReactorWait, Source, TxError, Wake,
 };
 use starling_prefetch::prefetch;
 
@@ -37,6 +37,8 @@ pub struct SimIo {
     tx: SimTx,
     waker: Arc<SimWaker>,
     waits: u64,
+    /// When the last wait ends by itself, ns.
+    wait_ends_ns: u64,
 }
 
 impl SimIo {
@@ -72,6 +74,7 @@ impl SimIo {
             },
             waker,
             waits: 0,
+            wait_ends_ns: 0,
         }
     }
 
@@ -88,6 +91,23 @@ impl SimIo {
     /// How often [`PacketIo::wait`] was called: the device slept, or would have.
     pub fn waits(&self) -> u64 {
         self.waits
+    }
+
+    /// Whether a thread that waits in the device is to wake up.
+    pub(crate) fn ends_wait(&self) -> bool {
+        self.arrivals() > 0 || self.fabric.lock().now_ns() >= self.wait_ends_ns
+    }
+
+    /// When the last wait ends by itself, ns.
+    pub(crate) fn wait_ends_ns(&self) -> u64 {
+        self.wait_ends_ns
+    }
+
+    /// How much there is that wakes a thread: datagrams, events, and one for the waker.
+    pub(crate) fn arrivals(&self) -> usize {
+        let fabric = self.fabric.lock();
+        let woken = usize::from(self.waker.0.load(Ordering::Relaxed));
+        fabric.receive_queue(self.host).0 + fabric.host(self.host).events.len() + woken
     }
 
     /// The credits that its sessions were given, as a checker sees them.
@@ -141,13 +161,26 @@ impl PacketIo for SimIo {
         let awake = self.waker.0.swap(false, Ordering::Relaxed);
         let (waiting, _) = fabric.receive_queue(self.host);
         if awake || waiting > 0 || !fabric.host(self.host).events.is_empty() {
-            let at_ns = now_ns + fabric.config().poll_ns;
-            fabric.wake_at(self.host, at_ns);
+            self.wait_ends_ns = now_ns + fabric.config().poll_ns;
+            fabric.wake_at(self.host, self.wait_ends_ns);
         } else if let Some(timeout) = timeout {
             let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-            fabric.wake_at(self.host, now_ns.saturating_add(timeout_ns));
+            self.wait_ends_ns = now_ns.saturating_add(timeout_ns);
+            fabric.wake_at(self.host, self.wait_ends_ns);
+        } else {
+            self.wait_ends_ns = u64::MAX;
         }
         Ok(())
+    }
+
+    /// What arrives from now on wakes the host for a turn, as it always does.
+    fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
+        let arrived = self.arrivals() > 0;
+        self.waker.0.store(false, Ordering::Relaxed);
+        Ok(match arrived {
+            true => ReactorWait::Ready,
+            false => ReactorWait::Begun,
+        })
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -34,6 +34,7 @@ pub mod queueing;
 pub mod rng;
 pub mod scenario;
 pub mod stepped;
+mod threads;
 pub mod trace;
 mod workers;
 

@@ -37,7 +37,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/sim",
         &[
-            "call", "endpoint", "ethernet", "io", "prefetch", "proto", "stream",
+            "call", "endpoint", "ethernet", "io", "prefetch", "proto", "share", "stream",
         ],
     ),
     ("crates/build", &["message"]),

@@ -16,6 +16,7 @@ use super::{Outcomes, PlantedBug, RunPlan};
 use crate::check::Violation;
 use crate::fabric::{HostId, SharedFabric};
 use crate::rng::Rng;
+use crate::threads::OneProcessor;
 use call_records::{CallRecords, SharedCallRecords};
 use host::{Host, Task};
 
@@ -23,6 +24,7 @@ use host::{Host, Task};
 pub(super) struct Endpoints {
     hosts: Vec<Host>,
     records: SharedCallRecords,
+    _one_processor: Option<OneProcessor>,
 }
 
 impl Endpoints {
@@ -34,10 +36,13 @@ impl Endpoints {
     ) -> Self {
         let mut rng = Rng::new(plan.seed ^ 0x656e_6470_6f69_6e74);
         let records = CallRecords::new(fabric, plan, planted_bug);
+        // Before their threads are made.
+        let one_processor = plan.threads.then(OneProcessor::begin);
         let host = |id| Host::new(fabric, &records, id, plan, rng.fork());
         Self {
             hosts: ids.into_iter().map(host).collect(),
             records,
+            _one_processor: one_processor,
         }
     }
 }

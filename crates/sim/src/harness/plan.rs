@@ -9,6 +9,7 @@ mod endpoint_draw;
 mod hostile_draw;
 mod stream_draw;
 mod subset;
+mod thread_draw;
 mod topology_draw;
 
 use std::fmt;
@@ -228,6 +229,8 @@ pub struct RunPlan {
     pub nodes: Vec<NodeId>,
     /// The hosts run whole endpoints, not the protocol alone.
     pub endpoints: bool,
+    /// The endpoints of hosts that serve nobody are shared by threads. Only with whole endpoints.
+    pub threads: bool,
     /// Workers of servers claim requests beside the protocol. Only without whole endpoints.
     pub workers: bool,
     /// The entries that shrinking has left, if not all.
@@ -284,9 +287,16 @@ impl RunPlan {
             frames_a_turn: None,
             nodes: Vec::new(),
             endpoints: false,
+            threads: false,
             workers: false,
             subset: None,
         }
+    }
+
+    /// Whether threads share this host's endpoint.
+    pub(super) fn has_threads(&self, host: HostId) -> bool {
+        let serves = self.channels.iter().any(|channel| channel.server == host);
+        self.threads && self.endpoints && !serves
     }
 
     /// Puts the hosts on their nodes, and the network's faults into the network. Hostile hosts come last; they
@@ -473,6 +483,9 @@ impl fmt::Display for RunPlan {
         )?;
         if self.workers {
             writeln!(f, "  with workers that claim requests")?;
+        }
+        if self.threads {
+            writeln!(f, "  with threads that share the endpoints of clients")?;
         }
         let link = self.fabric.link;
         writeln!(

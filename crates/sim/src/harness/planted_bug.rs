@@ -42,11 +42,13 @@ pub enum PlantedBug {
     StreamEndForgotten,
     /// A server's stream goes on when a request that it holds is cancelled.
     StreamCancelIgnored,
+    /// A thread that waits for a call is not woken when it is over.
+    ForgottenWake,
 }
 
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::HandlerTwice,
         Self::ClaimIgnored,
         Self::LostRetransmission,
@@ -63,6 +65,7 @@ impl PlantedBug {
         Self::StreamItemsSwapped,
         Self::StreamEndForgotten,
         Self::StreamCancelIgnored,
+        Self::ForgottenWake,
     ];
 
     /// Its name on the command line.
@@ -84,6 +87,7 @@ impl PlantedBug {
             Self::StreamItemsSwapped => "stream-items-swapped",
             Self::StreamEndForgotten => "stream-end-forgotten",
             Self::StreamCancelIgnored => "stream-cancel-ignored",
+            Self::ForgottenWake => "forgotten-wake",
         }
     }
 
@@ -101,6 +105,7 @@ impl PlantedBug {
             Self::ChecksumIgnored => "frames",
             Self::StreamItemTwice | Self::StreamItemsSwapped => "streams",
             Self::StreamCancelIgnored => "every stream ends",
+            Self::ForgottenWake => "hand-overs",
         }
     }
 }

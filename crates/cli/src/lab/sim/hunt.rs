@@ -36,6 +36,9 @@ pub(super) struct Arguments {
     /// Only runs with hostile hosts, which are a tenth of all.
     #[arg(long)]
     hostile: bool,
+    /// Only runs in which threads share the endpoints of clients, which are an eighth of all.
+    #[arg(long)]
+    shared: bool,
     /// Plants a deliberate bug, to see that a checker finds it: handler-twice, for example.
     #[arg(long, value_name = "BUG", value_parser = super::options::parse_planted_bug)]
     plant: Option<PlantedBug>,
@@ -140,7 +143,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) && Instant::now() < end {
                     let plan = RunPlan::from_seed(next.fetch_add(1, Ordering::Relaxed));
-                    if arguments.hostile && plan.attacks.is_empty() {
+                    let is_left_out = arguments.hostile && plan.attacks.is_empty()
+                        || arguments.shared && !plan.threads;
+                    if is_left_out {
                         continue;
                     }
                     match run_with_bug(&plan, arguments.plant) {

@@ -8,35 +8,34 @@
 mod client_streams;
 mod server_streams;
 mod stream_user;
+mod threads;
+mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use starling_endpoint::{
     CallError, CallOptions, EndpointConfig, Idle, OpenError, Secrets, SessionId, SessionState,
 };
 
-use super::super::host_set::{BusyWorker, PlannedHost, PlannedTask};
+use super::super::host_set::{PlannedHost, PlannedTask};
 use super::super::plan::Runs;
 
 use super::super::{Branches, CallPlan, ChannelPlan, PlantedBug, RunPlan, US};
 use super::call_records::SharedCallRecords;
 use super::process::{DEFERRED, Deferred, HandlerEvent, INLINE, Process, WORKER, response};
 use crate::check::content::{self, Expected};
-use crate::check::{Credits, Leftovers, Tag, Violation, granted_within, memory_within};
-use crate::cpu::Work;
+use crate::check::{Leftovers, Tag, Violation};
 use crate::fabric::{HostId, SharedFabric};
 use crate::rng::Rng;
 
 pub(super) use client_streams::ClientEnd;
 pub(super) use server_streams::ServerEnd;
 use stream_user::StreamTask;
+pub(super) use threads::{Call, Threads};
 
-/// A turn of a host that is never idle takes this long.
-const MIN_TURN_NS: u64 = 2 * US;
-/// Idle turns without sleep after which an endpoint counts as spinning.
-const MAX_IDLE_TURNS: u32 = 2_000;
 /// Attempts of a probe, once all faults have healed.
 pub(super) const MAX_PROBES: u32 = 4;
 /// How long a spinning endpoint spins after its last work.
@@ -53,6 +52,8 @@ pub(super) enum Task {
     Stream(StreamTask),
     /// Streams whose clients are gone end.
     Sweep,
+    /// A thread gets the signal that it waits for.
+    Signal(Arc<Call>),
     /// The endpoint begins to shut down.
     Drain,
 }
@@ -77,6 +78,10 @@ pub(in crate::harness) struct Host {
     unheard: BTreeSet<usize>,
     tight: bool,
     retry_ns: u64,
+    /// Threads share the endpoint.
+    has_threads: bool,
+    /// The hosts themselves suffer no faults.
+    is_steady: bool,
 }
 
 impl Host {
@@ -111,6 +116,8 @@ impl Host {
             unheard: BTreeSet::new(),
             tight: plan.tight,
             retry_ns: plan.forgetting_ns(),
+            has_threads: plan.has_threads(id),
+            is_steady: plan.host_faults.is_empty(),
         };
         host.start();
         host
@@ -128,6 +135,7 @@ impl Host {
             self.config.clone(),
             secrets,
             self.workers,
+            self.has_threads.then(|| self.rng.fork()),
         );
         self.process = Some(process);
     }
@@ -173,117 +181,6 @@ impl Host {
         self.process.as_mut().expect("only called within a turn")
     }
 
-    /// One turn. Returns workers that began something.
-    pub(super) fn turn(&mut self) -> Result<Vec<BusyWorker>, Violation> {
-        if self.process.is_none() {
-            return Ok(Vec::new());
-        }
-        let now_ns = self.fabric.lock().now_ns();
-        while let Some(entry) = self.schedule.first_entry() {
-            if entry.key().0 > now_ns {
-                break;
-            }
-            let task = entry.remove();
-            self.work(task, now_ns)?;
-        }
-        // What ends from here on, the next turn reports.
-        let over = std::mem::take(&mut self.process().over);
-        let endpoint = &mut self.process().endpoint;
-        let before = *endpoint.stats();
-        let turn = endpoint.poll().expect("the device has no errors");
-        let after = *endpoint.stats();
-        self.handle_events(now_ns)?;
-        self.end_cancelled_streams(now_ns)?;
-        let requests = after.requests - before.requests;
-        let work = Work {
-            rx_frames: requests + after.responses - before.responses,
-            handlers: requests + after.completions - before.completions,
-            ..Work::default()
-        };
-        let free_ns = self.fabric.lock().end_turn(self.id, work);
-        let next_ns = free_ns.max(now_ns + MIN_TURN_NS);
-        let process = self.process();
-        let waits = process.endpoint.io().waits();
-        if turn.is_idle() {
-            let waited = process.endpoint.wait(None);
-            waited.expect("the device has no errors");
-        }
-        let slept = process.endpoint.io().waits() > waits;
-        if !slept {
-            self.fabric.lock().wake_at(self.id, next_ns);
-        }
-        self.idle_turns = if slept || !turn.is_idle() {
-            0
-        } else {
-            self.idle_turns + 1
-        };
-        if self.idle_turns > MAX_IDLE_TURNS {
-            let text = format!("host {} neither works nor sleeps", self.id.0);
-            return Err(Violation::new("progress", text));
-        }
-        self.wake_for_tasks(next_ns);
-        self.check(over)?;
-        Ok(self.busy())
-    }
-
-    fn wake_for_tasks(&mut self, least_ns: u64) {
-        if let Some((at_ns, _)) = self.schedule.keys().next() {
-            self.fabric.lock().wake_at(self.id, least_ns.max(*at_ns));
-        }
-    }
-
-    fn check(&mut self, over: Vec<SessionId>) -> Result<(), Violation> {
-        if let Some(violation) = self.records.lock().broken.take() {
-            return Err(violation);
-        }
-        let process = self.process();
-        for session in over {
-            if let Some(SessionState::Connecting | SessionState::Connected) =
-                process.endpoint.session_state(session)
-            {
-                let text = format!("{session:?} takes no call, but its end was not reported");
-                return Err(Violation::new("nothing stays stuck", text));
-            }
-        }
-        let limits = &self.config.protocol;
-        let limit = limits.rx_queue_datagrams * limits.overcommit;
-        let process = self.process.as_mut().expect("within a turn");
-        let (protocol, grants) = (process.endpoint.protocol(), process.endpoint.io().grants());
-        let sessions = process.sessions.values().copied();
-        for session in sessions.flat_map(|first| protocol.group(first)) {
-            if let Some(credits) = Credits::of(protocol, session, grants) {
-                credits.check()?;
-            }
-        }
-        let sessions = process.sessions.values().copied();
-        process.queues.check(protocol, limits, sessions)?;
-        memory_within(protocol, limits)?;
-        granted_within(protocol, limit)
-    }
-
-    /// A worker's time is over, unless it died with its process.
-    pub(super) fn finish(&mut self, busy: BusyWorker) -> Vec<BusyWorker> {
-        match &self.process {
-            Some(process) if busy.incarnation == self.incarnation => {
-                process.workers.finish(busy.worker);
-                self.busy()
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// Workers that began something since the last time.
-    fn busy(&mut self) -> Vec<BusyWorker> {
-        let begun = self.process().workers.take_begun();
-        let busy = begun.into_iter().map(|(worker, until_ns)| BusyWorker {
-            host: self.id,
-            incarnation: self.incarnation,
-            worker,
-            until_ns,
-        });
-        busy.collect()
-    }
-
     fn handle_events(&mut self, now_ns: u64) -> Result<(), Violation> {
         let handler_events = self.process().handler_events.clone();
         let events: Vec<HandlerEvent> = handler_events.lock().drain(..).collect();
@@ -316,8 +213,14 @@ impl Host {
 
     fn ended(&mut self, tag: Tag, answered: bool, now_ns: u64) -> Result<(), Violation> {
         let (retry_ns, id) = (self.retry_ns, self.id);
+        let records = self.records.clone();
         let process = self.process();
         process.calls.remove(&tag);
+        if let Some(call) = process.waiting.remove(&tag)
+            && !records.lock().bug_triggers(PlantedBug::ForgottenWake)
+        {
+            call.finish();
+        }
         let probe = process.probes.remove(&tag);
         if let Some(deferred) = process.relays.remove(&tag) {
             self.plan(now_ns, Task::Complete(deferred));
@@ -376,6 +279,10 @@ impl Host {
             }) => {
                 reply.buffer().extend_from_slice(&response(expected));
                 self.process().endpoint.complete_with(reply, Ok(()));
+                Ok(())
+            }
+            Task::Signal(call) => {
+                call.finish();
                 Ok(())
             }
             Task::Drain => {
@@ -584,6 +491,8 @@ impl PlannedHost for Host {
             (leftovers.counts).push(("servers' ends of streams", servers as u64));
             let calls = process.stream_calls.len() as u64;
             leftovers.counts.push(("calls of streams", calls));
+            let waiting = process.threads.as_ref().map_or(0, Threads::waiting);
+            leftovers.counts.push(("threads that wait", waiting as u64));
         }
         if let Some(endpoint) = endpoint {
             let calls = endpoint.calls_outstanding() as u64;

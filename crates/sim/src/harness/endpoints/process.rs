@@ -14,11 +14,12 @@ use starling_stream::StreamResponse;
 
 use super::super::US;
 use super::call_records::SharedCallRecords;
-use super::host::{ClientEnd, ServerEnd};
+use super::host::{Call, ClientEnd, ServerEnd, Threads};
 use crate::check::content::{self, Expected};
 use crate::check::{Queues, StreamId, Tag};
 use crate::fabric::{HostId, SharedFabric};
 use crate::io::{SimClock, SimIo};
+use crate::rng::Rng;
 use crate::workers::Workers;
 
 pub(super) const INLINE: MethodId = MethodId(1);
@@ -69,6 +70,8 @@ pub(super) type HandlerEvents = Arc<Mutex<Vec<HandlerEvent>>>;
 
 /// A process with an endpoint: a crash takes all of it away.
 pub(super) struct Process {
+    /// The threads that share the endpoint, if any do. First, for they die before what they use.
+    pub(super) threads: Option<Threads>,
     pub(super) endpoint: SimEndpoint,
     continuation: ContinuationId,
     pub(super) stream_continuation: ContinuationId,
@@ -81,6 +84,8 @@ pub(super) struct Process {
     pub(super) over: Vec<SessionId>,
     pub(super) queues: Queues,
     pub(super) calls: BTreeMap<Tag, CallId>,
+    /// The calls of threads.
+    pub(super) waiting: BTreeMap<Tag, Arc<Call>>,
     pub(super) probes: BTreeMap<Tag, (usize, u32)>,
     pub(super) relays: BTreeMap<Tag, Deferred>,
     pub(super) client_streams: BTreeMap<StreamId, ClientEnd>,
@@ -93,6 +98,7 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts an endpoint on `id`'s device, with so many worker threads and places in their queue.
+    /// `shared_by`: threads share it, as this generator draws.
     pub(super) fn start(
         fabric: &SharedFabric,
         records: &SharedCallRecords,
@@ -100,6 +106,7 @@ impl Process {
         config: EndpointConfig,
         secrets: Secrets,
         workers: (usize, usize),
+        shared_by: Option<Rng>,
     ) -> Self {
         let (io, clock) = (SimIo::new(fabric, id), SimClock::new(fabric, id));
         let endpoint = Endpoint::new(io, clock, config, secrets);
@@ -112,7 +119,10 @@ impl Process {
         let continuation = register_continuation(&mut endpoint, records, &handler_events, id);
         register_streams(&mut endpoint, &handler_events);
         let stream_continuation = register_stream_continuation(&mut endpoint, &handler_events);
+        let now_ns = fabric.lock().host_now_ns(id);
+        let threads = shared_by.map(|rng| Threads::start(endpoint.io(), now_ns, rng));
         Self {
+            threads,
             endpoint,
             continuation,
             stream_continuation,
@@ -123,6 +133,7 @@ impl Process {
             over: Vec::new(),
             queues: Queues::default(),
             calls: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             probes: BTreeMap::new(),
             relays: BTreeMap::new(),
             client_streams: BTreeMap::new(),

@@ -20,6 +20,13 @@ pub(super) const MAX_CHANNELS: u64 = 12;
 impl RunPlan {
     /// The plan that `seed` stands for.
     pub fn from_seed(seed: u64) -> Self {
+        let mut plan = Self::from_seed_before_threads(seed);
+        plan.draw_threads();
+        plan
+    }
+
+    /// The plan that `seed` stood for before threads shared endpoints.
+    pub fn from_seed_before_threads(seed: u64) -> Self {
         let mut plan = Self::from_seed_before_hostile_hosts(seed);
         plan.draw_attacks();
         plan
@@ -88,6 +95,7 @@ impl RunPlan {
             frames_a_turn: None,
             nodes: Vec::new(),
             endpoints: false,
+            threads: false,
             workers: false,
             subset: None,
         };

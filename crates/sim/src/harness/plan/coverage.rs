@@ -1,7 +1,7 @@
 //! The features of a plan by name, to check that random runs leave none out.
 
 use super::{HandlerReads, HostFaultKind, RunPlan, Runs, StreamPlan};
-use crate::fabric::Fault;
+use crate::fabric::{Fault, HostId};
 use crate::net::{Framing, Marking};
 
 /// A message that takes more than this counts as large, bytes.
@@ -108,6 +108,8 @@ impl RunPlan {
         add("calls: with a slow handler", slow);
         add("hosts: whole endpoints", usize::from(self.endpoints));
         add("hosts: workers that claim", usize::from(self.workers));
+        let threads = (0..self.hosts.len() as u32).filter(|&host| self.has_threads(HostId(host)));
+        add("hosts: threads that share", threads.count());
         if self.endpoints {
             let timed = calls(|call| call.timeout_ns.is_some());
             add("calls: with a deadline", timed);
@@ -234,6 +236,7 @@ mod tests {
             "sessions: closed under load",
             "hosts: whole endpoints",
             "hosts: workers that claim",
+            "hosts: threads that share",
             "calls: with a deadline",
             "calls: in a worker",
             "calls: answered later",
