@@ -3,8 +3,9 @@
 
 #[cfg(not(any(loom, shuttle)))]
 use std::sync::PoisonError;
+use std::time::Duration;
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::sync::{Condvar, SleepMutex, lock_to_sleep};
 
 /// No timer is set.
@@ -36,6 +37,8 @@ pub(crate) struct Keeper {
     wake: Condvar,
     /// When the keeper wakes up by itself, in nanoseconds of the loop's clock.
     timer_ns: AtomicU64,
+    /// The keeper drives, and sleeps in the device, or is about to.
+    is_in_device: AtomicBool,
 }
 
 impl Keeper {
@@ -44,6 +47,7 @@ impl Keeper {
             requests: SleepMutex::new(Requests::default()),
             wake: Condvar::new(),
             timer_ns: AtomicU64::new(NEVER),
+            is_in_device: AtomicBool::new(false),
         }
     }
 
@@ -75,6 +79,35 @@ impl Keeper {
         self.wake.notify_one();
     }
 
+    // While the keeper drives, its sleep is in the device. Either it sees a timer before it sleeps, or whoever sets the
+    // timer sees that it sleeps, and wakes it.
+
+    /// The keeper is about to sleep in the device. Returns for how long at most.
+    pub(crate) fn begin_sleep_in_device(&self, now_ns: impl Fn() -> u64) -> Option<Duration> {
+        self.is_in_device.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let at_ns = self.timer_ns.load(Ordering::Relaxed);
+        (at_ns != NEVER).then(|| Duration::from_nanos(at_ns.saturating_sub(now_ns())))
+    }
+
+    /// It has slept. Returns whether its timer was due.
+    pub(crate) fn end_sleep_in_device(&self, now_ns: impl Fn() -> u64) -> bool {
+        self.is_in_device.store(false, Ordering::Relaxed);
+        let at_ns = self.timer_ns.load(Ordering::Relaxed);
+        // Time does not pass in a model.
+        let is_due = !cfg!(any(loom, shuttle)) && at_ns != NEVER && at_ns <= now_ns();
+        if is_due {
+            self.timer_ns.store(NEVER, Ordering::Relaxed);
+        }
+        is_due
+    }
+
+    /// Whether a timer that was set just now needs a wake-up of the device.
+    pub(crate) fn sleeps_in_device(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is_in_device.load(Ordering::Relaxed)
+    }
+
     /// Whether the keeper sleeps, and nobody has called it.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn is_idle(&self) -> bool {
@@ -96,7 +129,7 @@ impl Keeper {
             requests = match left_ns {
                 None => (self.wake.wait(requests)).unwrap_or_else(PoisonError::into_inner),
                 Some(left_ns) => {
-                    let left = std::time::Duration::from_nanos(left_ns);
+                    let left = Duration::from_nanos(left_ns);
                     let waited = self.wake.wait_timeout(requests, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }

@@ -321,15 +321,20 @@ impl<C: Command> SharedLoop<C> {
         }
     }
 
-    /// Sleeps in the device, unless `others` say that they came before the driver slept.
-    fn sleep(&self, role: &mut Role<'_, C>, others: impl FnOnce() -> bool) -> Option<()> {
+    /// Sleeps in the device, no longer than `limit`, unless `others` say that they came before the driver slept.
+    fn sleep(
+        &self,
+        role: &mut Role<'_, C>,
+        limit: Option<Duration>,
+        others: impl FnOnce() -> bool,
+    ) -> Option<()> {
         let event_loop = role.as_mut()?;
         self.is_asleep.store(true, Ordering::Relaxed);
         // Those who come after this wake the device; see `wake_driver`.
         fence(Ordering::SeqCst);
         let slept = match !self.inbox.is_empty() || others() {
             true => Ok(()),
-            false => event_loop.sleep(None),
+            false => event_loop.sleep(limit),
         };
         self.is_asleep.store(false, Ordering::Relaxed);
         match slept {
@@ -373,7 +378,7 @@ impl<C: Command> SharedLoop<C> {
                 return None;
             }
             if step == Step::Idle {
-                self.sleep(role, || false)?;
+                self.sleep(role, None, || false)?;
             }
         }
     }
@@ -429,11 +434,24 @@ impl<C: Command> SharedLoop<C> {
     #[cold]
     fn set_grace_timer(&self) {
         self.is_active.store(true, Ordering::Relaxed);
+        // See `take_active`.
+        fence(Ordering::SeqCst);
         self.set_grace_timer_again();
     }
 
+    /// For the keeper, whose timer has gone off: whether a command was pushed since the last one. Either this sees what
+    /// [`SharedLoop::set_grace_timer`] has set, or that one sees that there is no timer any more, and sets it.
+    fn take_active(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is_active.swap(false, Ordering::Relaxed)
+    }
+
     fn set_grace_timer_again(&self) {
-        self.keeper.set_timer(self.clock.now_ns() + GRACE_NS);
+        let at_ns = self.clock.now_ns() + GRACE_NS;
+        self.keeper.set_timer(at_ns);
+        if self.keeper.sleeps_in_device() {
+            self.wake_driver();
+        }
     }
 
     /// Hands on a role that was offered to a caller that does not need it any more.

@@ -1,12 +1,16 @@
 //! A command that nobody waits for is executed although the driver sleeps in the device, for as long as its own call
-//! takes.
+//! takes: a caller, or the keeper.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use starling_io::{IoError, MonotonicClock, ReactorWait, Wake};
 use starling_share::{Command, EventLoop, SharedLoop, Step, Waiter};
+
+/// Nothing takes so long.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Says that it was executed.
 struct Mark(Arc<AtomicBool>);
@@ -29,9 +33,12 @@ impl Silence {
         self.changed.notify_all();
     }
 
-    fn wait_until(&self, done: impl Fn(&(bool, bool)) -> bool) {
+    /// Waits for a state, no longer than `limit`.
+    fn wait_until(&self, limit: Duration, done: impl Fn(&(bool, bool)) -> bool) {
         let state = self.state.lock().expect("no panic");
-        let waited = self.changed.wait_while(state, |state| !done(state));
+        let waited = self
+            .changed
+            .wait_timeout_while(state, limit, |state| !done(state));
         drop(waited.expect("no panic"));
     }
 }
@@ -60,9 +67,10 @@ impl EventLoop for Endless {
         Ok(Step::Idle)
     }
 
-    fn sleep(&mut self, _: Option<Duration>) -> Result<(), IoError> {
+    fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
         self.0.change(|(asleep, _)| *asleep = true);
-        self.0.wait_until(|(_, woken)| *woken);
+        self.0
+            .wait_until(limit.unwrap_or(2 * LONG), |(_, woken)| *woken);
         self.0.change(|state| *state = (false, false));
         Ok(())
     }
@@ -86,14 +94,32 @@ impl EventLoop for Endless {
     fn end(self: Box<Self>, _: Option<&str>) {}
 }
 
-#[test]
-fn the_keeper_wakes_a_driver_for_commands_of_others() {
+type Shared = Arc<SharedLoop<Mark>>;
+
+/// A loop over a silent device, with its keeper.
+fn start() -> (Arc<Silence>, Shared, JoinHandle<()>) {
     let device = Arc::<Silence>::default();
     let endless = Box::new(Endless(Arc::clone(&device)));
     let shared = SharedLoop::new(endless, Arc::clone(&device) as _, MonotonicClock::new());
     let shared = Arc::new(shared);
     let kept = Arc::clone(&shared);
-    let keeper = std::thread::spawn(move || kept.keep());
+    (device, shared, std::thread::spawn(move || kept.keep()))
+}
+
+/// Leaves a command. Whether it is executed in time.
+fn is_executed(shared: &Shared) -> bool {
+    let executed = Arc::<AtomicBool>::default();
+    shared.push(Mark(Arc::clone(&executed)));
+    let begun = Instant::now();
+    while !executed.load(Ordering::SeqCst) && begun.elapsed() < LONG {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    executed.load(Ordering::SeqCst)
+}
+
+#[test]
+fn the_keeper_wakes_a_driver_for_commands_of_others() {
+    let (device, shared, keeper) = start();
     let (send, receive) = std::sync::mpsc::channel();
     let waited = Arc::clone(&shared);
     let caller = std::thread::spawn(move || {
@@ -102,18 +128,28 @@ fn the_keeper_wakes_a_driver_for_commands_of_others() {
         waited.wait(&waiter);
     });
     let waiter: Arc<Waiter> = receive.recv().expect("the caller sends it");
-    device.wait_until(|(asleep, _)| *asleep);
-    let executed = Arc::<AtomicBool>::default();
-    shared.push(Mark(Arc::clone(&executed)));
-    let begun = Instant::now();
-    while !executed.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let was_executed = executed.load(Ordering::SeqCst);
-    // The caller's wait ends, and it would execute the command now.
+    device.wait_until(LONG, |(asleep, _)| *asleep);
+    let is_executed = is_executed(&shared);
+    // Not before: the caller would execute it when its wait ends.
     waiter.notify();
     caller.join().expect("no panic");
     shared.stop();
     keeper.join().expect("no panic");
-    assert!(was_executed, "the driver slept on");
+    assert!(is_executed, "the driver slept on");
+}
+
+#[test]
+fn a_keeper_that_drives_executes_commands_of_others() {
+    let (device, shared, keeper) = start();
+    let watch = SharedLoop::watch(&shared);
+    // Has the keeper drive, for good: it expects something.
+    shared.call_background();
+    device.wait_until(LONG, |(asleep, _)| *asleep);
+    let first = is_executed(&shared);
+    // Now with a timer that was set before the keeper slept.
+    let second = is_executed(&shared);
+    drop(watch);
+    shared.stop();
+    keeper.join().expect("no panic");
+    assert!(first && second, "the keeper slept on: {first} {second}");
 }

@@ -40,7 +40,7 @@ impl<C: Command> SharedLoop<C> {
         let turns = self.task_turns.load(Ordering::Relaxed);
         let tasks_drive = std::mem::replace(seen_turns, turns) != turns;
         // While calls are made, the timer stays set, so that they need not set it.
-        if self.is_active.swap(false, Ordering::Relaxed) || tasks_drive {
+        if self.take_active() || tasks_drive {
             self.set_grace_timer_again();
         }
         if tasks_drive && reason == WakeReason::TimerDue {
@@ -62,12 +62,24 @@ impl<C: Command> SharedLoop<C> {
         true
     }
 
+    /// Sleeps in the device until something arrives, a caller waits, or what was left without a wait is to be executed.
+    fn sleep_in_background(&self, role: &mut Role<'_, C>) -> Option<()> {
+        let limit = self.keeper.begin_sleep_in_device(|| self.clock.now_ns());
+        let slept = self.sleep(role, limit, || self.has_waiting());
+        let is_due = self.keeper.end_sleep_in_device(|| self.clock.now_ns());
+        if is_due && self.take_active() {
+            self.set_grace_timer_again();
+        }
+        slept
+    }
+
     /// The keeper found the role free. `at_rest` is of before that.
     ///
     /// # Panics
     /// If a thread waits for a driver, and nobody was about to become one.
     fn check_handover(&self, role: &Role<'_, C>, at_rest: Option<usize>) {
-        if at_rest.is_none() || !role.as_ref().is_some_and(|it| it.is_expecting()) {
+        // The loop is asked in every build, so that a simulated run is the same in all of them.
+        if !role.as_ref().is_some_and(|it| it.is_expecting()) || at_rest.is_none() {
             return;
         }
         let waits = |candidate: &Candidate| matches!(candidate, Candidate::Thread(waiter) if !waiter.is_notified());
@@ -91,7 +103,7 @@ impl<C: Command> SharedLoop<C> {
             if expects && self.inbox.is_empty() && self.has_parked() && !self.reactors_suffice() {
                 // The task takes the turn after the sleep. If the keeper did, it would wake the
                 // executor's other tasks from outside, and these then run after all others.
-                if self.sleep(&mut role, || self.has_waiting()).is_none()
+                if self.sleep_in_background(&mut role).is_none()
                     // If somebody wants the role, nothing has arrived for the others.
                     || self.has_waiting()
                     || self.list_parked()
@@ -104,8 +116,7 @@ impl<C: Command> SharedLoop<C> {
                 // The sleep is the reactors'.
                 Some(Step::Idle) if self.reactors_suffice() => break,
                 Some(Step::Idle) if role.as_ref().is_some_and(|it| it.is_expecting()) => {
-                    if !self.has_parked() && self.sleep(&mut role, || self.has_waiting()).is_none()
-                    {
+                    if !self.has_parked() && self.sleep_in_background(&mut role).is_none() {
                         break;
                     }
                 }

@@ -27,5 +27,10 @@ impl RunPlan {
             let is_its = |via: &usize| self.channels[*via].client == server;
             call.via = call.via.filter(is_its);
         }
+        // What comes to an endpoint that nobody drives lies there, for it has no calls: a stranger's connect, too.
+        let has_threads = |host| self.has_threads(host);
+        let attacked: Vec<bool> = self.attacks.iter().map(|it| has_threads(it.on)).collect();
+        let mut attacked = attacked.into_iter();
+        self.attacks.retain(|_| attacked.next() == Some(false));
     }
 }

@@ -424,9 +424,9 @@ impl Host {
                 self.end_reactors_wait();
                 Answer::Step(self.turn_for_thread(now_ns, free_ns)?)
             }
-            Question::Sleep => {
+            Question::Sleep(limit) => {
                 self.end_reactors_wait();
-                if self.wait() {
+                if self.wait(limit) {
                     return Ok(Waits::Device);
                 }
                 Answer::Go

@@ -1,5 +1,7 @@
 //! A turn of a host: of its event loop's own thread, or of one of the threads that share its endpoint.
 
+use std::time::Duration;
+
 use starling_endpoint::{SessionId, SessionState};
 
 use super::super::super::US;
@@ -43,7 +45,7 @@ impl Host {
             self.work(task, now_ns)?;
         }
         let turn = self.poll(now_ns)?;
-        let slept = turn.is_idle && self.wait();
+        let slept = turn.is_idle && self.wait(None);
         if !slept {
             self.fabric.lock().wake_at(self.id, turn.free_ns);
         }
@@ -78,10 +80,10 @@ impl Host {
     }
 
     /// Has the endpoint sleep. Whether it does.
-    pub(super) fn wait(&mut self) -> bool {
+    pub(super) fn wait(&mut self, limit: Option<Duration>) -> bool {
         let endpoint = &mut self.process().endpoint;
         let waits = endpoint.io().waits();
-        let waited = endpoint.wait(None);
+        let waited = endpoint.wait(limit);
         waited.expect("the device has no errors");
         endpoint.io().waits() > waits
     }

@@ -40,7 +40,7 @@ pub(super) enum Question {
     Resume,
     Execute(SharedCommand),
     Turn,
-    Sleep,
+    Sleep(Option<Duration>),
     BeginWait,
     Spins,
     IsExpecting,
@@ -359,8 +359,8 @@ impl EventLoop for LoopOfHost {
         }
     }
 
-    fn sleep(&mut self, _: Option<Duration>) -> Result<(), IoError> {
-        Self::ask(Question::Sleep);
+    fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
+        Self::ask(Question::Sleep(limit));
         Ok(())
     }
 
