@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use starling_io::{Clock, IoError, MonotonicClock, ReactorWait, Wake};
+use starling_io::{IoError, MonotonicClock, ReactorWait, Wake};
 
 use crate::driver_task::TaskState;
 use crate::keeper::Keeper;
@@ -26,8 +26,6 @@ use reactors::{Reactors, WaitOfReactors};
 pub use watch::Watch;
 use yield_policy::YieldPolicy;
 
-/// The keeper executes a call that nobody waits for, or not yet, this long after it was made.
-const GRACE_NS: u64 = 5_000_000;
 /// Commands executed before one turn, at most: as many as leave in one flush.
 const COMMANDS_PER_TURN: usize = 128;
 
@@ -427,30 +425,6 @@ impl<C: Command> SharedLoop<C> {
         }
         if let Some(at_ns) = timer_ns {
             self.keeper.set_timer(at_ns);
-        }
-    }
-
-    /// Has the keeper drive soon, if nobody else does.
-    #[cold]
-    fn set_grace_timer(&self) {
-        self.is_active.store(true, Ordering::Relaxed);
-        // See `take_active`.
-        fence(Ordering::SeqCst);
-        self.set_grace_timer_again();
-    }
-
-    /// For the keeper, whose timer has gone off: whether a command was pushed since the last one. Either this sees what
-    /// [`SharedLoop::set_grace_timer`] has set, or that one sees that there is no timer any more, and sets it.
-    fn take_active(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.is_active.swap(false, Ordering::Relaxed)
-    }
-
-    fn set_grace_timer_again(&self) {
-        let at_ns = self.clock.now_ns() + GRACE_NS;
-        self.keeper.set_timer(at_ns);
-        if self.keeper.sleeps_in_device() {
-            self.wake_driver();
         }
     }
 

@@ -3,10 +3,13 @@
 use starling_io::Clock;
 
 use crate::keeper::WakeReason;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{Ordering, fence};
 use crate::sync::lock;
 
 use super::{Candidate, Command, Driving, Role, SharedLoop, Step};
+
+/// The keeper executes a call that nobody waits for, or not yet, this long after it was made.
+const GRACE_NS: u64 = 5_000_000;
 
 impl<C: Command> SharedLoop<C> {
     /// Has the background take a turn soon, if nobody drives: a task of the loop was woken from elsewhere.
@@ -60,6 +63,30 @@ impl<C: Command> SharedLoop<C> {
             }
         }
         true
+    }
+
+    /// Has the keeper drive soon, if nobody else does.
+    #[cold]
+    pub(super) fn set_grace_timer(&self) {
+        self.is_active.store(true, Ordering::Relaxed);
+        // See `take_active`.
+        fence(Ordering::SeqCst);
+        self.set_grace_timer_again();
+    }
+
+    /// For the keeper, whose timer has gone off: whether a command was pushed since the last one. Either this sees what
+    /// [`SharedLoop::set_grace_timer`] has set, or that one sees that there is no timer any more, and sets it.
+    fn take_active(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is_active.swap(false, Ordering::Relaxed)
+    }
+
+    fn set_grace_timer_again(&self) {
+        let at_ns = self.clock.now_ns() + GRACE_NS;
+        self.keeper.set_timer(at_ns);
+        if self.keeper.sleeps_in_device() {
+            self.wake_driver();
+        }
     }
 
     /// Sleeps in the device until something arrives, a caller waits, or what was left without a wait is to be executed.

@@ -293,6 +293,18 @@ impl RunPlan {
         }
     }
 
+    /// What runs on its hosts, in words.
+    fn features(&self) -> String {
+        let features = [
+            (self.endpoints, ", whole endpoints"),
+            (self.threads, ", threads that share those of clients"),
+            (self.workers, ", workers that claim requests"),
+            (self.tight, ", tight limits"),
+        ];
+        let drawn = features.into_iter().filter(|(is_drawn, _)| *is_drawn);
+        drawn.map(|(_, text)| text).collect()
+    }
+
     /// Whether threads share this host's endpoint.
     pub(super) fn has_threads(&self, host: HostId) -> bool {
         let serves = self.channels.iter().any(|channel| channel.server == host);
@@ -474,19 +486,8 @@ impl fmt::Display for RunPlan {
             self.calls.len(),
             self.fabric.max_datagram,
             self.heal_ns / US,
-            match (self.endpoints, self.tight) {
-                (false, false) => "",
-                (false, true) => ", tight limits",
-                (true, false) => ", whole endpoints",
-                (true, true) => ", whole endpoints, tight limits",
-            },
+            self.features(),
         )?;
-        if self.workers {
-            writeln!(f, "  with workers that claim requests")?;
-        }
-        if self.threads {
-            writeln!(f, "  with threads that share the endpoints of clients")?;
-        }
         let link = self.fabric.link;
         writeln!(
             f,
