@@ -232,8 +232,7 @@ impl<C: Command> SharedLoop<C> {
                 listed = true;
                 transit.replace(self.handovers.begin());
                 self.list(Candidate::Thread(Arc::clone(waiter)));
-                // The keeper looks whether a hand-over was lost: eight threads over `shm` once slept for
-                // good on a busy machine, and no model shows how.
+                // See `offer_to_next`.
                 self.set_grace_timer();
                 self.wake_driver();
             }
@@ -481,7 +480,9 @@ impl<C: Command> SharedLoop<C> {
         }
         self.waiting_len.store(waiting.len(), Ordering::SeqCst);
         drop(waiting);
-        if !tasks.is_empty() {
+        // The keeper looks whether a hand-over was lost: eight threads over `shm` once slept for good on a busy machine,
+        // and no model shows how. Whoever has the role by then gives it up through here.
+        if !self.is_active.load(Ordering::Relaxed) {
             self.set_grace_timer();
         }
         for candidate in tasks {

@@ -1,13 +1,16 @@
 //! A command that nobody waits for is executed although the driver sleeps in the device, for as long as its own call
-//! takes: a caller, or the keeper.
+//! takes: a caller, or the keeper. And nobody wakes up for nothing.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
+use std::task::{Context, Wake as WakeTask, Waker};
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use starling_io::{IoError, MonotonicClock, ReactorWait, Wake};
-use starling_share::{Command, EventLoop, SharedLoop, Step, Waiter};
+use starling_share::{Command, DriverTask, EventLoop, SharedLoop, Step, Waiter};
 
 /// Nothing takes so long.
 const LONG: Duration = Duration::from_secs(60);
@@ -24,6 +27,7 @@ impl Command for Mark {
 struct Silence {
     state: Mutex<(bool, bool)>,
     changed: Condvar,
+    sleeps: AtomicUsize,
 }
 
 impl Silence {
@@ -68,6 +72,7 @@ impl EventLoop for Endless {
     }
 
     fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
+        self.0.sleeps.fetch_add(1, Ordering::SeqCst);
         self.0.change(|(asleep, _)| *asleep = true);
         self.0
             .wait_until(limit.unwrap_or(2 * LONG), |(_, woken)| *woken);
@@ -152,4 +157,46 @@ fn a_keeper_that_drives_executes_commands_of_others() {
     shared.stop();
     keeper.join().expect("no panic");
     assert!(first && second, "the keeper slept on: {first} {second}");
+}
+
+/// Has a thread poll.
+struct Unpark(Thread);
+
+impl WakeTask for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[test]
+fn the_keeper_sleeps_on_for_a_task_whose_call_takes_long() {
+    let (device, shared, keeper) = start();
+    let (task, handle) = DriverTask::new(&shared, None);
+    handle.begin_call();
+    shared.push(Mark(Arc::default()));
+    let executor = std::thread::spawn(move || {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut task = pin!(task);
+        while task
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+        {
+            std::thread::park();
+        }
+    });
+    device.wait_until(LONG, |(asleep, _)| *asleep);
+    let count = |time| {
+        let before = device.sleeps.load(Ordering::SeqCst);
+        std::thread::sleep(time);
+        device.sleeps.load(Ordering::SeqCst) - before
+    };
+    // First what was left, and twice the time for which the keeper looks after it.
+    count(Duration::from_millis(50));
+    let sleeps = count(Duration::from_millis(500));
+    handle.end_call();
+    shared.stop();
+    keeper.join().expect("no panic");
+    executor.join().expect("no panic");
+    assert!(sleeps <= 2, "{sleeps} sleeps");
 }

@@ -188,8 +188,7 @@ impl PacketIo for SimIo {
     }
 }
 
-/// Ends the next wait of its host. A simulation has one thread, so no host sleeps while another
-/// runs.
+/// Ends the next wait of its host, or that of a thread of its that sleeps in the device.
 #[derive(Default)]
 struct SimWaker(AtomicBool);
 

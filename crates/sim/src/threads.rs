@@ -47,11 +47,13 @@ pub(crate) struct OneProcessor {
 
 impl OneProcessor {
     pub(crate) fn begin() -> Self {
-        let before = sched_getaffinity(None).ok();
-        let mut one = CpuSet::new();
-        one.set(sched_getcpu());
         // Where that is forbidden, all is as it was, but for the time that it takes.
-        let _ = sched_setaffinity(None, &one);
+        let before = sched_getaffinity(None).ok();
+        if before.is_some() {
+            let mut one = CpuSet::new();
+            one.set(sched_getcpu());
+            let _ = sched_setaffinity(None, &one);
+        }
         Self { before }
     }
 }
@@ -96,7 +98,7 @@ impl<Q: Send + 'static, A: Default + Send + 'static> Thread<Q, A> {
     /// Has it run until it asks something, or ends.
     pub(crate) fn resume(&mut self, answer: A) -> Pause<Q> {
         let answers = self.answers.as_ref().expect("it lives");
-        // One that has ended takes none, and says so again.
+        // One that has ended takes none.
         let _ = answers.send(answer);
         self.pauses.recv().unwrap_or(Pause::Ended(None))
     }

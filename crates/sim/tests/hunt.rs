@@ -16,7 +16,7 @@ const FIXED_SEEDS: u64 = 3_000;
 /// Seeds drawn afresh each time.
 const FRESH_SEEDS: u64 = 200;
 /// Runs that shrinking may take.
-const SHRINKING_RUNS: usize = 1;
+const SHRINKING_RUNS: usize = 300;
 
 fn number_from_environment(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;

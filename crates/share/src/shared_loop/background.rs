@@ -53,14 +53,9 @@ impl<C: Command> SharedLoop<C> {
         if let Some(role) = self.try_take_role() {
             self.check_handover(&role, at_rest);
             self.drive_in_background(role);
-        } else {
-            if !self.inbox.is_empty() {
-                // Those who left it do not wait, and its driver may sleep for as long as its own call takes.
-                self.wake_driver();
-            }
-            if self.has_waiting() {
-                self.set_grace_timer_again();
-            }
+        } else if !self.inbox.is_empty() {
+            // Those who left it do not wait, and its driver may sleep for as long as its own call takes.
+            self.wake_driver();
         }
         true
     }
@@ -90,14 +85,15 @@ impl<C: Command> SharedLoop<C> {
     }
 
     /// Sleeps in the device until something arrives, a caller waits, or what was left without a wait is to be executed.
-    fn sleep_in_background(&self, role: &mut Role<'_, C>) -> Option<()> {
+    /// Returns whether it slept until then: what is left is then to be executed, and nothing may have arrived.
+    fn sleep_in_background(&self, role: &mut Role<'_, C>) -> Option<bool> {
         let limit = self.keeper.begin_sleep_in_device(|| self.clock.now_ns());
         let slept = self.sleep(role, limit, || self.has_waiting());
         let is_due = self.keeper.end_sleep_in_device(|| self.clock.now_ns());
         if is_due && self.take_active() {
             self.set_grace_timer_again();
         }
-        slept
+        slept.map(|()| is_due)
     }
 
     /// The keeper found the role free. `at_rest` is of before that.
@@ -130,11 +126,12 @@ impl<C: Command> SharedLoop<C> {
             if expects && self.inbox.is_empty() && self.has_parked() && !self.reactors_suffice() {
                 // The task takes the turn after the sleep. If the keeper did, it would wake the
                 // executor's other tasks from outside, and these then run after all others.
-                if self.sleep_in_background(&mut role).is_none()
-                    // If somebody wants the role, nothing has arrived for the others.
-                    || self.has_waiting()
-                    || self.list_parked()
-                {
+                let Some(is_due) = self.sleep_in_background(&mut role) else {
+                    break;
+                };
+                // If somebody wants the role, nothing has arrived for the others. After the timer nothing has,
+                // either: a task would take a turn in vain, and have the keeper sleep again until its timer.
+                if self.has_waiting() || (!is_due && self.list_parked()) {
                     break;
                 }
             }

@@ -44,6 +44,9 @@ const LONGEST_SIGNAL_NS: u64 = 100_000_000;
 /// A command is executed so long after it was left, at most, ns: the keeper looks after 5 ms, and threads are stopped.
 const LATEST_NS: u64 = 20_000_000;
 
+/// No thread.
+const NOBODY: usize = usize::MAX;
+
 /// The threads of a process, and what they share.
 pub(in super::super) struct Threads {
     shared: Arc<SharedLoop<SharedCommand>>,
@@ -55,6 +58,8 @@ pub(in super::super) struct Threads {
     executors: usize,
     /// Who ran last.
     last: usize,
+    /// Who runs; [`NOBODY`] between the turns of the host.
+    running: Arc<AtomicUsize>,
     jobs: VecDeque<Job>,
     jobs_of_executors: VecDeque<Job>,
     descriptors: Vec<Arc<Descriptor>>,
@@ -115,6 +120,7 @@ impl Threads {
             members: Vec::new(),
             executors: 0,
             last: 0,
+            running: Arc::new(AtomicUsize::new(NOBODY)),
             jobs: VecDeque::new(),
             jobs_of_executors: VecDeque::new(),
             descriptors: Vec::new(),
@@ -147,9 +153,10 @@ impl Threads {
     fn add(&mut self, body: impl FnOnce(Arc<Caller>) + Send + 'static) {
         let is_woken = Arc::<AtomicBool>::default();
         let (its, clock) = (Arc::clone(&is_woken), self.time.clock());
-        let hurried = Arc::clone(&self.hurried);
-        let thread =
-            Thread::new(move |simulation| body(Caller::begin(simulation, its, clock, hurried)));
+        let (hurried, running) = (Arc::clone(&self.hurried), Arc::clone(&self.running));
+        let thread = Thread::new(move |simulation| {
+            body(Caller::begin(simulation, running, its, clock, hurried));
+        });
         self.members.push(Member {
             thread,
             is_woken,
@@ -245,6 +252,7 @@ impl Threads {
         if matches!(answer, Answer::Job(_)) {
             member.is_woken.store(false, Ordering::Relaxed);
         }
+        self.running.store(index, Ordering::Relaxed);
         member.thread.resume(answer)
     }
 
@@ -367,6 +375,7 @@ impl Host {
                 Pause::Ended(Some(violation)) => return Err(violation),
             };
             let threads = self.members();
+            threads.running.store(NOBODY, Ordering::Relaxed);
             let member = &mut threads.members[index];
             if matches!(waits, Waits::Job) {
                 member.signal = None;

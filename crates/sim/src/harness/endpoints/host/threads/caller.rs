@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -152,23 +151,27 @@ thread_local! {
 /// A thread of the process.
 pub(super) struct Caller {
     simulation: Simulation<Question, Answer>,
-    system: ThreadId,
+    /// Who of the process's threads runs, and which one this is. It still runs while the host does what it asks for.
+    running: Arc<AtomicUsize>,
+    index: usize,
     is_woken: Arc<AtomicBool>,
     clock: MonotonicClock,
     hurried: Arc<AtomicUsize>,
 }
 
 impl Caller {
-    /// This thread. `hurried`: how many commands somebody is to see at once.
+    /// This thread, which `running` says to run. `hurried`: how many commands somebody is to see at once.
     pub(super) fn begin(
         simulation: Simulation<Question, Answer>,
+        running: Arc<AtomicUsize>,
         is_woken: Arc<AtomicBool>,
         clock: MonotonicClock,
         hurried: Arc<AtomicUsize>,
     ) -> Arc<Self> {
         let caller = Arc::new(Self {
             simulation,
-            system: std::thread::current().id(),
+            index: running.load(Ordering::Relaxed),
+            running,
             is_woken,
             clock,
             hurried,
@@ -195,7 +198,7 @@ impl Caller {
 
 impl SimulatedThread for Caller {
     fn is_current(&self) -> bool {
-        std::thread::current().id() == self.system
+        self.running.load(Ordering::Relaxed) == self.index
     }
 
     fn park(&self) {
