@@ -79,9 +79,9 @@ impl Keeper {
         self.wake.notify_one();
     }
 
-    // While the keeper drives, its sleep is in the device. Either it sees a grace timer before it sleeps, or whoever sets
-    // one sees that it sleeps, and wakes it, also if an earlier timer was set: that one may be of a driver that has left,
-    // which wakes nobody.
+    // While the keeper drives, its sleep is in the device. Either it sees a grace timer before it sleeps, or whoever
+    // sets one sees that it sleeps, and wakes it, also if an earlier timer was set: that one may be of a driver that
+    // has left, which wakes nobody.
 
     /// The keeper is about to sleep in the device. Returns for how long at most.
     pub(crate) fn begin_sleep_in_device(&self, now_ns: impl Fn() -> u64) -> Option<Duration> {

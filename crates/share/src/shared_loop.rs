@@ -480,8 +480,8 @@ impl<C: Command> SharedLoop<C> {
         }
         self.waiting_len.store(waiting.len(), Ordering::SeqCst);
         drop(waiting);
-        // The keeper looks whether a hand-over was lost: eight threads over `shm` once slept for good on a busy machine,
-        // and no model shows how. Whoever has the role by then gives it up through here.
+        // The keeper looks whether a hand-over was lost: eight threads over `shm` once slept for good on a
+        // busy machine, and no model shows how. Whoever has the role by then gives it up through here.
         if !self.is_active.load(Ordering::Relaxed) {
             self.set_grace_timer();
         }
