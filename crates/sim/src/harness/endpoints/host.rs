@@ -493,6 +493,10 @@ impl PlannedHost for Host {
             leftovers.counts.push(("calls of streams", calls));
             let waiting = process.threads.as_ref().map_or(0, Threads::waiting);
             leftovers.counts.push(("threads that wait", waiting as u64));
+            let left = process.threads.as_ref().map_or(0, Threads::left);
+            leftovers
+                .counts
+                .push(("commands that are left", left as u64));
         }
         if let Some(endpoint) = endpoint {
             let calls = endpoint.calls_outstanding() as u64;

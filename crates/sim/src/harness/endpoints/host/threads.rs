@@ -30,7 +30,9 @@ use crate::rng::Rng;
 use crate::threads::{Pause, Thread};
 
 pub(in super::super) use caller::Call;
-use caller::{Answer, Caller, Descriptor, Job, LoopOfHost, Question, SharedCommand, Style};
+use caller::{
+    Answer, Caller, Commands, Descriptor, Job, LoopOfHost, Question, SharedCommand, Style,
+};
 
 /// What a thread does between two questions takes so long at most, ns.
 const STRIDE_NS: u64 = 300;
@@ -63,8 +65,7 @@ pub(in super::super) struct Threads {
     jobs: VecDeque<Job>,
     jobs_of_executors: VecDeque<Job>,
     descriptors: Vec<Arc<Descriptor>>,
-    /// Commands that somebody is to see at once.
-    hurried: Arc<AtomicUsize>,
+    commands: Arc<Commands>,
     /// What the reactors know to have arrived.
     seen_arrivals: usize,
     reactors_wait: bool,
@@ -124,7 +125,7 @@ impl Threads {
             jobs: VecDeque::new(),
             jobs_of_executors: VecDeque::new(),
             descriptors: Vec::new(),
-            hurried: Arc::default(),
+            commands: Arc::default(),
             seen_arrivals: 0,
             reactors_wait: false,
             goes_on_ppm: rng.pick(&[0, 500_000, 950_000]),
@@ -153,9 +154,9 @@ impl Threads {
     fn add(&mut self, body: impl FnOnce(Arc<Caller>) + Send + 'static) {
         let is_woken = Arc::<AtomicBool>::default();
         let (its, clock) = (Arc::clone(&is_woken), self.time.clock());
-        let (hurried, running) = (Arc::clone(&self.hurried), Arc::clone(&self.running));
+        let (commands, running) = (Arc::clone(&self.commands), Arc::clone(&self.running));
         let thread = Thread::new(move |simulation| {
-            body(Caller::begin(simulation, running, its, clock, hurried));
+            body(Caller::begin(simulation, running, its, clock, commands));
         });
         self.members.push(Member {
             thread,
@@ -191,6 +192,11 @@ impl Threads {
             Style::Task { .. } => self.jobs_of_executors.push_back(Job::Act(task, style)),
             _ => self.jobs.push_back(Job::Act(task, style)),
         }
+    }
+
+    /// Commands that nobody has executed.
+    pub(super) fn left(&self) -> usize {
+        self.commands.all.load(Ordering::Relaxed)
     }
 
     /// How many callers and executors have not done all that they were to do, but for signals to come.
@@ -315,7 +321,7 @@ impl Threads {
         if self.members.iter().any(|it| self.is_ready(it, io)) {
             return Ok(());
         }
-        if self.hurried.load(Ordering::Relaxed) > 0 {
+        if self.commands.hurried.load(Ordering::Relaxed) > 0 {
             let text = "a command is left, and no thread is about to see it";
             return Err(Violation::new("hand-overs", text.to_owned()));
         }

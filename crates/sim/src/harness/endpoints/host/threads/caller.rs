@@ -89,23 +89,40 @@ pub(super) struct SharedCommand {
     pub(super) call: Arc<Call>,
     /// When it was left, by the host's clock.
     pub(super) left_ns: u64,
-    /// Of commands that somebody is to see at once; until it is executed.
-    _hurry: Option<Hurry>,
+    /// Until it is executed.
+    _counted: Counted,
 }
 
-/// Counts itself.
-pub(super) struct Hurry(Arc<AtomicUsize>);
+/// Commands that are left and not executed.
+#[derive(Default)]
+pub(super) struct Commands {
+    pub(super) all: AtomicUsize,
+    /// Those that somebody is to see at once.
+    pub(super) hurried: AtomicUsize,
+}
 
-impl Hurry {
-    fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
+/// A command, as it is counted.
+struct Counted {
+    commands: Arc<Commands>,
+    hurries: usize,
+}
+
+impl Counted {
+    fn begin(commands: &Arc<Commands>, hurries: bool) -> Self {
+        let hurries = usize::from(hurries);
+        commands.all.fetch_add(1, Ordering::Relaxed);
+        commands.hurried.fetch_add(hurries, Ordering::Relaxed);
+        Self {
+            commands: Arc::clone(commands),
+            hurries,
+        }
     }
 }
 
-impl Drop for Hurry {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.commands.all.fetch_sub(1, Ordering::Relaxed);
+        (self.commands.hurried).fetch_sub(self.hurries, Ordering::Relaxed);
     }
 }
 
@@ -156,17 +173,17 @@ pub(super) struct Caller {
     index: usize,
     is_woken: Arc<AtomicBool>,
     clock: MonotonicClock,
-    hurried: Arc<AtomicUsize>,
+    commands: Arc<Commands>,
 }
 
 impl Caller {
-    /// This thread, which `running` says to run. `hurried`: how many commands somebody is to see at once.
+    /// This thread, which `running` says to run.
     pub(super) fn begin(
         simulation: Simulation<Question, Answer>,
         running: Arc<AtomicUsize>,
         is_woken: Arc<AtomicBool>,
         clock: MonotonicClock,
-        hurried: Arc<AtomicUsize>,
+        commands: Arc<Commands>,
     ) -> Arc<Self> {
         let caller = Arc::new(Self {
             simulation,
@@ -174,7 +191,7 @@ impl Caller {
             running,
             is_woken,
             clock,
-            hurried,
+            commands,
         });
         CURRENT.set(Some(Arc::clone(&caller)));
         caller
@@ -191,7 +208,7 @@ impl Caller {
             task,
             call: Arc::clone(call),
             left_ns: self.clock.now_ns(),
-            _hurry: hurries.then(|| Hurry::begin(&self.hurried)),
+            _counted: Counted::begin(&self.commands, hurries),
         }
     }
 }
