@@ -208,3 +208,67 @@ fn of_a_burst_beyond_capacity_the_requests_run_that_are_answered_in_time() {
     assert_eq!(burst(0), expected);
     assert_eq!(burst(987_654_321_987), expected);
 }
+
+/// A handler holds the server's thread up for longer than a client may be silent. Meanwhile the client could
+/// send what it liked: nobody read it.
+#[test]
+fn a_large_request_does_not_give_way_because_the_server_itself_was_away() {
+    const BYTES: usize = 600 << 10;
+    let mut config = EndpointConfig {
+        idle: Idle::Block,
+        ..EndpointConfig::default()
+    };
+    config.protocol.max_message = 800 << 10;
+    config.protocol.reassembly_bytes = 1 << 20;
+    let mut pair = Pair::with(config);
+    let clock = pair.network.clock();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(move |_, _, reply| {
+            clock.advance(ms(300));
+            reply.ok();
+        }),
+    );
+    (pair.server).register(MethodId(2), Handler::inline(|_, _, reply| reply.ok()));
+    let mut other = common::endpoint(&pair.network, 3);
+    let session = other.connect(&pair.server.local_address()).unwrap();
+    let refused = Arc::new(Mutex::new(Vec::new()));
+    let into = refused.clone();
+    let collect = other.register_continuation(move |_, completion| {
+        into.lock().push(completion.result.map(drop));
+    });
+    settle(&mut [&mut pair.client, &mut pair.server, &mut other]);
+
+    // Two absences while the request is on its way.
+    pair.call(2, &vec![7; BYTES], 2);
+    for _ in 0..2 {
+        pair.client.poll().unwrap();
+        pair.server.poll().unwrap();
+        let mut call = |method, bytes| {
+            let options = CallOptions::default();
+            let body = vec![7; bytes];
+            let method = MethodId(method);
+            other
+                .call(
+                    session,
+                    method,
+                    &options,
+                    |buffer| buffer.extend_from_slice(&body),
+                    collect,
+                    0,
+                )
+                .unwrap();
+            other.poll().unwrap();
+            pair.server.poll().unwrap();
+        };
+        call(1, 1);
+        // There is no memory for both.
+        call(2, BYTES);
+    }
+    settle(&mut [&mut pair.client, &mut pair.server, &mut other]);
+    let ends = pair.take_ends();
+    assert!(matches!(&ends[..], [(2, Ok(_))]), "{ends:?}");
+    let refused = refused.lock();
+    let refused = refused.iter().filter(|end| end.is_err()).count();
+    assert_eq!(refused, 2);
+}

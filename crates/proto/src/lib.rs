@@ -22,6 +22,7 @@
 //!
 //! ```text
 //!  now = clock                       once per turn
+//!  handle_absence                    this endpoint's thread was away for tens of milliseconds
 //!  is_overdue? handle_overdue        this endpoint was away for long
 //!  for each event of the device:     handle_peer_gone, handle_peer_refused
 //!  for each datagram:                handle_datagram, then poll_incoming until None;
@@ -52,6 +53,7 @@
 //! | What does a person see of the sessions? | `session_report.rs` |
 #![forbid(unsafe_code)]
 
+mod absences;
 mod answers;
 mod blocked;
 mod claims;

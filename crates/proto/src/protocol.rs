@@ -8,6 +8,7 @@ mod slow_path;
 
 use std::collections::VecDeque;
 
+use crate::absences::Absences;
 use crate::answers::Answers;
 use crate::client::Client;
 use crate::cookie::CookieKey;
@@ -103,6 +104,7 @@ impl Protocol {
                 answers: Answers::new(),
                 reset_at: None,
                 flush_at: 0,
+                absences: Absences::default(),
                 last_turn: now,
                 requests_at: 0,
                 requests_until: 0,
@@ -431,6 +433,13 @@ impl Protocol {
     #[inline]
     pub fn is_overdue(&self, now: u64) -> bool {
         now >= self.overdue_at
+    }
+
+    /// This endpoint's thread was away from `began` to `ended`, and could not hear clients that go on with what they
+    /// have begun. To be called for an absence of tens of milliseconds, before anything is received.
+    #[cold]
+    pub fn handle_absence(&mut self, began: u64, ended: u64) {
+        self.shared.absences.record(began, ended);
     }
 
     /// This endpoint was away for long: pings the peers, and holds back requests to a peer until

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::absences::Absences;
 use crate::answers::Answers;
 use crate::cookie::CookieKey;
 use crate::high_water::HighWater;
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) held_most: HighWater,
     /// A flush before this time has nothing to do; see [`Shared::ask_flush`].
     pub(crate) flush_at: u64,
+    /// When the thread was away.
+    pub(crate) absences: Absences,
     /// When the last turn was, and the last one that took requests.
     pub(crate) last_turn: u64,
     pub(crate) requests_at: u64,

@@ -190,7 +190,8 @@ impl Server {
             if slot.number != number || slot.phase != Phase::Receiving {
                 continue;
             }
-            if shared.has_room(total) || now - slot.arrived_at < ACTIVE_NS {
+            let silent_ns = shared.absences.present_since(slot.arrived_at, now);
+            if shared.has_room(total) || silent_ns < ACTIVE_NS {
                 self.receiving.push_back((id, index, number));
                 continue;
             }

@@ -30,7 +30,7 @@ impl Server {
             };
             let session = self.sessions.get_mut(oldest.what.session);
             let session = session.expect("a session's responses go with it");
-            let fetching = now.saturating_sub(session.active_at) < ACTIVE_NS;
+            let fetching = shared.absences.present_since(session.active_at, now) < ACTIVE_NS;
             if oldest.holder.peer == peer && fetching && bytes > ALWAYS_KEPT {
                 return false;
             }

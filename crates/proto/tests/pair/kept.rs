@@ -142,6 +142,23 @@ fn a_client_loses_no_response_that_it_fetches_to_another_large_one_of_its_own() 
     assert_eq!(ended(&net, 0), (vec![0, 1, 2, 3], vec![]));
 }
 
+/// While the server's thread is away, it reads nothing of what a client fetches.
+#[test]
+fn a_client_does_not_lose_a_response_because_the_server_was_away() {
+    let mut net = clients();
+    let sessions = open(&mut net, 0, 4);
+    net.fate = Box::new(|_, from, to| usize::from((from, to) != (1, 0)));
+    for (tag, session) in sessions.iter().take(3).enumerate() {
+        assert!(call(&mut net, 0, *session, tag as Tag, 300_000));
+    }
+    let id = ask(&mut net, 0, sessions[3], 3);
+    let (began, ended) = (net.now, net.now + 300_000_000);
+    let server = &mut net.hosts[1];
+    server.protocol.handle_absence(began, ended);
+    assert!(!server.respond(ended, id, &[7; 300_000]));
+    assert!(server.respond(ended, id, &[7; 600]));
+}
+
 /// What a response costs does not depend on how many are kept.
 #[test]
 fn a_response_takes_the_place_of_as_few_as_possible() {
