@@ -1,38 +1,30 @@
 //! How much each peer holds of what all share, and which peer gives way when it is used up.
 //!
 //! ```text
-//!  size class          origins in it            peers of an origin     holdings of a peer, oldest first
-//!  ┌───────────────┐   ┌──────────┐
-//!  │ 1.00 - 1.06 M ├──▶│ origin 3 ├──▶ ..      origin 3 ──▶ peer 7     peer 7 ──▶ entry ◀──▶ entry
-//!  │ 1.06 - 1.13 M │   └──────────┘                          ▲ ▼                    │ what it is
-//!  │ ...           │                                       peer 2                   ▼
-//!  └───────────────┘                                                         a session and slot
+//!  origins, the largest on top     peers of an origin, likewise       holdings of a peer, oldest first
+//!            origin 3 ─────────────────────▶ peer 7 ─────────────────▶ entry ◀──▶ entry ◀──▶ entry
+//!           ╱        ╲                      ╱      ╲                     │ what it is
+//!     origin 1      origin 2            peer 2    peer 5                 ▼
+//!                                                                a session and slot
 //! ```
 //!
 //! A peer is one endpoint, an origin the host or user that it belongs to: a host that opens a thousand sockets
 //! does not get a thousand shares. The origin that holds the most gives way, in it the peer that holds the most, and
 //! of what that peer holds, the oldest.
 //!
-//! All lists are linked through tables, and an origin that holds more or less moves from one size class to
-//! another. So each step takes the same time however much is held, and finding a peer looks at [`LOOKS`]
-//! peers of an origin at most. Classes are a sixteenth apart: of origins that differ by less than that, any
-//! counts as the one that holds the most.
+//! Lists are linked through tables, and rankings are binary heaps ([`ranking`]). So a step takes a time that grows
+//! with the logarithm of the peers, however much is held.
+
+mod ranking;
 
 use crate::PeerId;
 use crate::origins::OriginId;
+use ranking::{Ranked, Ranking};
 
 /// A position in one of the tables here.
 type Index = u32;
 /// No position: the end of a list.
 const NONE: Index = Index::MAX;
-
-/// Classes of sizes for each power of two: 2 to the power of this.
-const CLASS_BITS: u32 = 4;
-/// So many that each amount has one.
-const CLASSES: usize = ((usize::BITS - CLASS_BITS + 1) << CLASS_BITS) as usize;
-
-/// Peers of an origin that are compared in one search. The next search begins behind them.
-const LOOKS: usize = 64;
 
 /// Names a holding, until it is removed. The default names none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,35 +65,49 @@ struct PeerTotal {
     amount: usize,
     oldest: Index,
     newest: Index,
-    /// Neighbours in the ring of the origin's peers that hold something.
-    previous: Index,
-    next: Index,
+    /// In the ranking of its origin's peers.
+    place: Index,
+}
+
+impl Ranked for PeerTotal {
+    fn amount(&self) -> usize {
+        self.amount
+    }
+
+    fn place(&mut self) -> &mut Index {
+        &mut self.place
+    }
 }
 
 const NO_PEER: PeerTotal = PeerTotal {
     amount: 0,
     oldest: NONE,
     newest: NONE,
-    previous: NONE,
-    next: NONE,
+    place: NONE,
 };
 
 /// What one origin holds.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct OriginTotal {
     amount: usize,
-    /// The peer in the ring at which the next search begins.
-    peers: Index,
-    /// Neighbours in the list of its class. An origin that holds nothing is in no list.
-    previous: Index,
-    next: Index,
+    peers: Ranking,
+    place: Index,
+}
+
+impl Ranked for OriginTotal {
+    fn amount(&self) -> usize {
+        self.amount
+    }
+
+    fn place(&mut self) -> &mut Index {
+        &mut self.place
+    }
 }
 
 const NO_ORIGIN: OriginTotal = OriginTotal {
     amount: 0,
-    peers: NONE,
-    previous: NONE,
-    next: NONE,
+    peers: Ranking::EMPTY,
+    place: NONE,
 };
 
 /// See the head of this file.
@@ -113,10 +119,7 @@ pub(crate) struct Holdings<T> {
     free: Index,
     peers: Vec<PeerTotal>,
     origins: Vec<OriginTotal>,
-    /// The first origin of each class. No memory until something is held.
-    classes: Vec<Index>,
-    /// A bit for each class that has origins.
-    occupied: [u64; CLASSES.div_ceil(64)],
+    largest: Ranking,
 }
 
 impl<T: Copy> Holdings<T> {
@@ -127,8 +130,7 @@ impl<T: Copy> Holdings<T> {
             free: NONE,
             peers: Vec::new(),
             origins: Vec::new(),
-            classes: Vec::new(),
-            occupied: [0; CLASSES.div_ceil(64)],
+            largest: Ranking::EMPTY,
         }
     }
 
@@ -157,14 +159,12 @@ impl<T: Copy> Holdings<T> {
                 free
             }
         };
-        if self.peers[peer.0 as usize].newest == NONE {
-            self.enter_ring(origin, peer);
-        }
         self.link(index);
         let amount = holding.amount as usize;
         self.total += amount;
         self.peers[peer.0 as usize].amount += amount;
-        self.resize(origin, self.origins[origin.0 as usize].amount + amount);
+        self.origins[origin.0 as usize].amount += amount;
+        self.rank(holding.holder);
         HoldingId(index)
     }
 
@@ -182,10 +182,8 @@ impl<T: Copy> Holdings<T> {
         let amount = holding.amount as usize;
         self.total -= amount;
         self.peers[peer.0 as usize].amount -= amount;
-        if self.peers[peer.0 as usize].newest == NONE {
-            self.leave_ring(origin, peer);
-        }
-        self.resize(origin, self.origins[origin.0 as usize].amount - amount);
+        self.origins[origin.0 as usize].amount -= amount;
+        self.rank(holding.holder);
     }
 
     /// What is oldest becomes what is newest of its peer: another is looked at first the next time.
@@ -195,18 +193,16 @@ impl<T: Copy> Holdings<T> {
     }
 
     /// The oldest holding of the peer that holds the most. `None`: nothing is held.
-    pub(crate) fn oldest_of_largest(&mut self) -> Option<(HoldingId, Holding<T>)> {
-        let word = self.occupied.iter().rposition(|word| *word != 0)?;
-        let class = word * 64 + self.occupied[word].ilog2() as usize;
-        let peer = self.largest_peer(OriginId(self.classes[class]))?;
-        Some(self.oldest_of(peer))
+    pub(crate) fn oldest_of_largest(&self) -> Option<(HoldingId, Holding<T>)> {
+        let origin = OriginId(self.largest.first()?);
+        Some(self.oldest_of(self.largest_peer(origin)?))
     }
 
     /// The oldest holding of a peer that holds so much more that it gives way to another that wants `amount`: the
     /// other then still holds no more than half of what it held. Looks at the largest origin first, then at
     /// the other peers of the same origin.
     pub(crate) fn gives_way_to(
-        &mut self,
+        &self,
         wants: Option<Holder>,
         amount: usize,
     ) -> Option<(HoldingId, Holding<T>)> {
@@ -243,24 +239,10 @@ impl<T: Copy> Holdings<T> {
         (HoldingId(oldest), self.entries[oldest as usize].holding)
     }
 
-    /// The peer of an origin that holds the most, of the next few.
-    fn largest_peer(&mut self, origin: OriginId) -> Option<PeerId> {
-        let first = self.origins.get(origin.0 as usize)?.peers;
-        if first == NONE {
-            return None;
-        }
-        let (mut largest, mut peer) = (first, first);
-        for _ in 0..LOOKS {
-            peer = self.peers[peer as usize].next;
-            if peer == first {
-                break;
-            }
-            if self.peers[peer as usize].amount > self.peers[largest as usize].amount {
-                largest = peer;
-            }
-        }
-        self.origins[origin.0 as usize].peers = peer;
-        Some(PeerId(largest))
+    /// The peer of an origin that holds the most.
+    fn largest_peer(&self, origin: OriginId) -> Option<PeerId> {
+        let origin = self.origins.get(origin.0 as usize)?;
+        origin.peers.first().map(PeerId)
     }
 
     fn make_places(&mut self, origin: OriginId, peer: PeerId) {
@@ -268,8 +250,7 @@ impl<T: Copy> Holdings<T> {
             self.peers.resize(peer.0 as usize + 1, NO_PEER);
         }
         if origin.0 as usize >= self.origins.len() {
-            self.origins.resize(origin.0 as usize + 1, NO_ORIGIN);
-            self.classes.resize(CLASSES, NONE);
+            (self.origins).resize_with(origin.0 as usize + 1, || NO_ORIGIN);
         }
     }
 
@@ -302,81 +283,19 @@ impl<T: Copy> Holdings<T> {
         }
     }
 
-    /// A peer that held nothing comes into the ring of its origin, behind all others.
-    fn enter_ring(&mut self, origin: OriginId, peer: PeerId) {
-        let peer = peer.0;
-        let ring = &mut self.origins[origin.0 as usize].peers;
-        if *ring == NONE {
-            *ring = peer;
-            (
-                self.peers[peer as usize].previous,
-                self.peers[peer as usize].next,
-            ) = (peer, peer);
-            return;
+    /// A peer and its origin hold more or less than before.
+    fn rank(&mut self, holder: Holder) {
+        let (origin, peer) = (holder.origin.0, holder.peer.0);
+        let peers = &mut self.origins[origin as usize].peers;
+        match self.peers[peer as usize].newest {
+            NONE => peers.remove(&mut self.peers, peer),
+            _ => peers.update(&mut self.peers, peer),
         }
-        let next = *ring;
-        let previous = std::mem::replace(&mut self.peers[next as usize].previous, peer);
-        self.peers[previous as usize].next = peer;
-        (
-            self.peers[peer as usize].previous,
-            self.peers[peer as usize].next,
-        ) = (previous, next);
-    }
-
-    fn leave_ring(&mut self, origin: OriginId, peer: PeerId) {
-        let PeerTotal { previous, next, .. } = self.peers[peer.0 as usize];
-        self.peers[previous as usize].next = next;
-        self.peers[next as usize].previous = previous;
-        let ring = &mut self.origins[origin.0 as usize].peers;
-        if *ring == peer.0 {
-            *ring = if next == peer.0 { NONE } else { next };
+        match peers.first() {
+            None => self.largest.remove(&mut self.origins, origin),
+            Some(_) => self.largest.update(&mut self.origins, origin),
         }
     }
-
-    /// An origin holds so much from now on.
-    fn resize(&mut self, origin: OriginId, amount: usize) {
-        let origin = origin.0 as usize;
-        let before = std::mem::replace(&mut self.origins[origin].amount, amount);
-        if class_of(before) == class_of(amount) {
-            return;
-        }
-        if before > 0 {
-            self.leave_class(origin, class_of(before));
-        }
-        if amount > 0 {
-            self.enter_class(origin, class_of(amount));
-        }
-    }
-
-    fn enter_class(&mut self, origin: usize, class: usize) {
-        let next = std::mem::replace(&mut self.classes[class], origin as Index);
-        if next == NONE {
-            self.occupied[class / 64] |= 1 << (class % 64);
-        } else {
-            self.origins[next as usize].previous = origin as Index;
-        }
-        self.origins[origin].previous = NONE;
-        self.origins[origin].next = next;
-    }
-
-    fn leave_class(&mut self, origin: usize, class: usize) {
-        let OriginTotal { previous, next, .. } = self.origins[origin];
-        match previous {
-            NONE => self.classes[class] = next,
-            previous => self.origins[previous as usize].next = next,
-        }
-        if next != NONE {
-            self.origins[next as usize].previous = previous;
-        } else if previous == NONE {
-            self.occupied[class / 64] &= !(1 << (class % 64));
-        }
-    }
-}
-
-/// The class of an amount: the place of its highest bit, and the four bits behind it.
-fn class_of(amount: usize) -> usize {
-    let shift = (amount | 1).ilog2().saturating_sub(CLASS_BITS);
-    ((shift as usize) << CLASS_BITS) + (amount >> shift)
 }
 
 #[cfg(test)]
