@@ -36,6 +36,7 @@ pub(crate) fn device_refusal(why: PeerRefusal) -> DeviceRefusal {
         PeerRefusal::Full => DeviceRefusal::Full,
         PeerRefusal::NotPermitted => DeviceRefusal::NotPermitted,
         PeerRefusal::OtherVersion => DeviceRefusal::OtherVersion,
+        PeerRefusal::TakesNoTargets => DeviceRefusal::TakesNoTargets,
         PeerRefusal::Unacceptable => DeviceRefusal::Unacceptable,
         PeerRefusal::Nonsense => DeviceRefusal::Nonsense,
     }

@@ -1,8 +1,9 @@
-//! Addresses of the form `shm://NAME?users=any&peers=N&peers_of_one=N`.
+//! Addresses of the form `shm://NAME?users=any&peers=N&peers_of_one=N&target=ADDRESS`.
 
 use starling_io::{Fault, IoError};
 
 use crate::ShmConfig;
+use crate::handshake::MAX_TARGET_BYTES;
 
 /// The address of a device by its name, and what it sets.
 ///
@@ -11,11 +12,14 @@ use crate::ShmConfig;
 /// | `users=any` | [`ShmConfig::allow_other_users`]: at both ends |
 /// | `peers=N` | [`ShmConfig::max_peers`] |
 /// | `peers_of_one=N` | [`ShmConfig::max_peers_of_one`] |
+/// | `target=ADDRESS`, the last one | whom to reach through the device with the name, see [`ShmConfig::takes_targets`] |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShmAddress<'a> {
     /// Without the settings.
     pub(crate) bare: &'a str,
     pub(crate) settings: Settings,
+    /// All that follows `target=`, of any characters.
+    pub(crate) target: Option<&'a str>,
 }
 
 /// What an address sets.
@@ -37,10 +41,37 @@ impl<'a> ShmAddress<'a> {
         };
         socket_name(&attempt, bare)?;
         let mut settings = Settings::default();
+        let (options, target) = split_target(options);
         for option in options.into_iter().flat_map(|options| options.split('&')) {
             settings.set(&attempt, option)?;
         }
-        Ok(Self { bare, settings })
+        if target.is_some_and(|target| !(1..=MAX_TARGET_BYTES).contains(&target.len())) {
+            return Err(IoError::new(
+                Fault::Caller,
+                &attempt,
+                "its target is empty or too long",
+                format!("write an address of at most {MAX_TARGET_BYTES} bytes behind target="),
+            ));
+        }
+        Ok(Self {
+            bare,
+            settings,
+            target,
+        })
+    }
+}
+
+/// Splits a target, which is the last option, from the others.
+fn split_target(options: Option<&str>) -> (Option<&str>, Option<&str>) {
+    let Some(options) = options else {
+        return (None, None);
+    };
+    match options.strip_prefix("target=") {
+        Some(target) => (None, Some(target)),
+        None => match options.split_once("&target=") {
+            Some((options, target)) => (Some(options), Some(target)),
+            None => (Some(options), None),
+        },
     }
 }
 
@@ -57,7 +88,7 @@ impl Settings {
             _ => {
                 return malformed(
                     format!("its option {option:?} is unknown"),
-                    "write ?users=any, ?peers=N or ?peers_of_one=N, joined by &",
+                    "write ?users=any, ?peers=N or ?peers_of_one=N, joined by &, and ?target=ADDRESS at the end",
                 );
             }
         };
@@ -183,6 +214,21 @@ mod tests {
     }
 
     #[test]
+    fn a_target_is_all_that_follows_and_no_setting() {
+        let of = |address| ShmAddress::parse(address).unwrap();
+        let target = "xdp://eth0/10.0.0.7:1?queue=2&target=x";
+        let address = format!("shm://service?target={target}");
+        let only = of(&address);
+        assert_eq!((only.bare, only.target), ("shm://service", Some(target)));
+        assert_eq!(only.settings, Settings::default());
+        let address = format!("shm://service?users=any&target={target}");
+        let both = of(&address);
+        assert_eq!((both.bare, both.target), ("shm://service", Some(target)));
+        assert!(both.settings.any_user);
+        assert_eq!(of("shm://service?users=any").target, None);
+    }
+
+    #[test]
     fn a_wrong_setting_is_named_with_what_to_write() {
         let cases = [
             ("shm://kv?", "its option \"\" is unknown"),
@@ -198,6 +244,7 @@ mod tests {
                 "shm://kv?peers_of_one=x",
                 "its peers_of_one are not a number",
             ),
+            ("shm://kv?target=", "its target is empty or too long"),
             ("shm://?peers=5", "the name is empty"),
             ("udp://kv?peers=5", "does not begin with shm://"),
         ];

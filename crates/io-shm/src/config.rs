@@ -64,6 +64,11 @@ pub struct ShmConfig {
     /// nothing else. But any process on the host may take a name. Users that have no id in this
     /// process's user namespace count as other users.
     pub allow_other_users: bool,
+    /// A peer may say whom it wants to reach through this device's process
+    /// ([`PeerInfo::target`](starling_io::PeerInfo::target)).
+    ///
+    /// Default: false. A peer that says so is refused, because this process would answer in another's place.
+    pub takes_targets: bool,
     /// Size of the device's message heap: the memory for large parts of messages
     /// ([`PacketIo::memory`](starling_io::PacketIo::memory)), out of which a peer copies them once.
     /// Zero for none, or a power of two from 64 KiB to 1 GiB. While it is full, messages are made in
@@ -105,6 +110,7 @@ impl Default for ShmConfig {
             max_peers: 1024,
             max_peers_of_one: 512,
             allow_other_users: false,
+            takes_targets: false,
             heap_bytes: 64 << 20,
             share_heap_with_clients: false,
             max_accepted_heap_bytes: 64 << 20,

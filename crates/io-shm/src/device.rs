@@ -296,8 +296,13 @@ impl PacketIo for ShmIo {
     /// event, [`PeerGone::Refused`](starling_io::PeerGone::Refused).
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
         let attempt = format!("open {address}");
-        let address = ShmAddress::parse(address)?.bare;
-        let name = socket_name(&attempt, address)?;
+        let ShmAddress { bare, target, .. } = ShmAddress::parse(address)?;
+        let name = socket_name(&attempt, bare)?;
+        let opened = match target {
+            Some(target) => format!("{bare}?target={target}"),
+            None => bare.to_owned(),
+        };
+        let address = opened.as_str();
         if let Some(number) = self.find_opened(address) {
             // The peer may just have gone, and another device have its name.
             self.handle_messages(number, false);
@@ -341,6 +346,7 @@ impl PacketIo for ShmIo {
             abilities: Abilities::own(&self.config, heap == PeerHeap::Awaited),
             max_datagram: self.config.max_datagram_on(ring_bytes),
             ring_bytes,
+            target: target.map(Into::into),
         };
         let (region, file) =
             Region::create(ring_bytes).map_err(|error| host_error(&attempt, error))?;

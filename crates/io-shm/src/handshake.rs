@@ -4,18 +4,21 @@
 //!   connector                                       acceptor
 //!   make memory, map it
 //!   connect ───────────────────────────────────────▶ accept, check the peer's user
-//!   HELLO {ring_bytes, max_datagram, flags} + memfd ▶ check, map; or a refusal with the reason
+//!   HELLO {ring_bytes, .., target} + memfd ────────▶ check, map; or a refusal with the reason
 //!   datagrams in ring 0 ...                         ◀ WELCOME {flags}
 //! ```
 //!
 //! The connector does not wait: its datagrams are already in the ring when the acceptor maps it.
-//! Every message is one packet of the socket, of fixed length. Integers are little-endian.
+//! Every message is one packet of the socket. Integers are little-endian.
 //!
 //! ```text
-//!  HELLO    0: magic (8)  8: version (2)  10: flags (2)  12: max_datagram (4)  16: ring_bytes (8)
+//!  HELLO    0: magic (8)  8: version (2)  10: flags (2)  12: max_datagram (4)  16: ring_bytes (8)  24: target
 //!  ANSWER   0: magic (8)  8: version (2)  10: flags (2)  12: code (4)
 //!  HEAP     0: magic (8)  8: bytes (8)
 //! ```
+//!
+//! The target is nothing, or the address, in UTF-8, that the connector wants to reach through the acceptor, which then
+//! is a service that calls others on. Only a device that is set to takes one.
 //!
 //! Bit 0 of the flags: the process has registered for `membarrier`. Bits 8 to 13: the largest message
 //! heap that the device maps of its peer, as a power of two; zero if none.
@@ -23,6 +26,8 @@
 //! Either side may send HEAP with a memfd once, after it has such flags of the other, and before it
 //! publishes the first record with a descriptor. A device that does not know of heaps sends zeros
 //! there and ignores what it gets there, so it works with one that does.
+
+use std::sync::Arc;
 
 use starling_io::PeerRefusal;
 
@@ -44,8 +49,14 @@ const HAS_MEMBARRIER: u16 = 1;
 const MAX_HEAP_SHIFT: u32 = 8;
 const MAX_HEAP_MASK: u16 = 0x3f;
 
-/// Bytes of a hello.
-pub(crate) const HELLO_BYTES: usize = 24;
+/// Bytes of a hello without a target.
+const HELLO_BYTES: usize = 24;
+
+/// The longest target, in bytes.
+pub(crate) const MAX_TARGET_BYTES: usize = 512;
+
+/// Bytes of the longest hello.
+pub(crate) const MAX_HELLO_BYTES: usize = HELLO_BYTES + MAX_TARGET_BYTES;
 
 /// Bytes of an answer.
 pub(crate) const ANSWER_BYTES: usize = 16;
@@ -91,28 +102,33 @@ impl Abilities {
 }
 
 /// The first message of a connector, about the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) abilities: Abilities,
     pub(crate) max_datagram: usize,
     pub(crate) ring_bytes: usize,
+    /// Whom the connector wants to reach through the acceptor, if that is another.
+    pub(crate) target: Option<Arc<str>>,
 }
 
 impl Hello {
-    pub(crate) fn encode(&self) -> [u8; HELLO_BYTES] {
-        let mut bytes = [0; HELLO_BYTES];
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; HELLO_BYTES];
         let max_datagram = u32::try_from(self.max_datagram).expect("checked by the configuration");
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
         bytes[10..12].copy_from_slice(&self.abilities.to_flags().to_le_bytes());
         bytes[12..16].copy_from_slice(&max_datagram.to_le_bytes());
         bytes[16..].copy_from_slice(&(self.ring_bytes as u64).to_le_bytes());
+        bytes.extend_from_slice(self.target.as_deref().unwrap_or_default().as_bytes());
         bytes
     }
 
     /// Decodes a hello, and refuses one that the configuration does not allow.
     pub(crate) fn decode(bytes: &[u8], config: &ShmConfig) -> Result<Self, Answer> {
-        let bytes: &[u8; HELLO_BYTES] = bytes.try_into().map_err(|_| Answer::BadHello)?;
+        let (bytes, target) = bytes
+            .split_first_chunk::<HELLO_BYTES>()
+            .ok_or(Answer::BadHello)?;
         if bytes[..8] != MAGIC {
             return Err(Answer::BadHello);
         }
@@ -131,10 +147,18 @@ impl Hello {
         if !(MIN_DATAGRAM..=largest).contains(&max_datagram) {
             return Err(Answer::BadHello);
         }
+        if target.len() > MAX_TARGET_BYTES {
+            return Err(Answer::BadHello);
+        }
+        let target = std::str::from_utf8(target).map_err(|_| Answer::BadHello)?;
+        if !target.is_empty() && !config.takes_targets {
+            return Err(Answer::TakesNoTargets);
+        }
         Ok(Self {
             abilities: Abilities::from_flags(flags),
             max_datagram,
             ring_bytes,
+            target: (!target.is_empty()).then(|| target.into()),
         })
     }
 }
@@ -156,6 +180,8 @@ pub(crate) enum Answer {
     Full,
     /// The acceptor accepts no process of the connector's user.
     NotPermitted,
+    /// The acceptor calls nobody on.
+    TakesNoTargets,
 }
 
 impl Answer {
@@ -168,6 +194,7 @@ impl Answer {
             Self::BadMemory => 4,
             Self::Full => 5,
             Self::NotPermitted => 6,
+            Self::TakesNoTargets => 7,
         }
     }
 
@@ -203,6 +230,7 @@ impl Answer {
             4 => Some(Self::BadMemory),
             5 => Some(Self::Full),
             6 => Some(Self::NotPermitted),
+            7 => Some(Self::TakesNoTargets),
             _ => None,
         }
     }
@@ -213,6 +241,7 @@ impl Answer {
             Some(Self::Full) => PeerRefusal::Full,
             Some(Self::NotPermitted) => PeerRefusal::NotPermitted,
             Some(Self::OtherVersion) => PeerRefusal::OtherVersion,
+            Some(Self::TakesNoTargets) => PeerRefusal::TakesNoTargets,
             Some(Self::BadRing | Self::BadMemory) => PeerRefusal::Unacceptable,
             Some(Self::BadHello | Self::Welcome(_)) | None => PeerRefusal::Nonsense,
         }
@@ -254,6 +283,7 @@ mod tests {
         },
         max_datagram: 9000,
         ring_bytes: 1 << 20,
+        target: None,
     };
 
     #[test]
@@ -269,6 +299,7 @@ mod tests {
             Answer::BadMemory,
             Answer::Full,
             Answer::NotPermitted,
+            Answer::TakesNoTargets,
         ] {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
@@ -284,7 +315,7 @@ mod tests {
     #[test]
     fn wrong_hellos_are_refused_with_the_reason() {
         let config = ShmConfig::default();
-        let changed = |change: fn(&mut [u8; HELLO_BYTES])| {
+        let changed = |change: fn(&mut [u8])| {
             let mut bytes = HELLO.encode();
             change(&mut bytes);
             Hello::decode(&bytes, &config).unwrap_err()
@@ -296,16 +327,43 @@ mod tests {
         assert_eq!(changed(|b| b[8] = 2), Answer::OtherVersion);
         assert_eq!(changed(|b| b[12..16].fill(0)), Answer::BadHello);
         assert_eq!(changed(|b| b[12..16].fill(0xff)), Answer::BadHello);
-        let larger_than_any =
-            |b: &mut [u8; HELLO_BYTES]| b[12..16].copy_from_slice(&65_560u32.to_le_bytes());
+        let larger_than_any = |b: &mut [u8]| b[12..16].copy_from_slice(&65_560u32.to_le_bytes());
         assert_eq!(changed(larger_than_any), Answer::BadHello);
         assert_eq!(changed(|b| b[16..].fill(0)), Answer::BadRing);
         assert_eq!(changed(|b| b[16..].fill(0xff)), Answer::BadRing);
         assert_eq!(changed(|b| b[16] = 64), Answer::BadRing);
-        let too_large = |b: &mut [u8; HELLO_BYTES]| {
+        let too_large = |b: &mut [u8]| {
             b[16..].copy_from_slice(&(2u64 << 20).to_le_bytes());
         };
         assert_eq!(changed(too_large), Answer::BadRing);
+    }
+
+    #[test]
+    fn a_target_is_for_devices_that_take_one() {
+        let services = ShmConfig {
+            takes_targets: true,
+            ..ShmConfig::default()
+        };
+        let wants = |target: &str| Hello {
+            target: Some(target.into()),
+            ..HELLO
+        };
+        let hello = wants("udp://10.0.0.7:9000");
+        assert_eq!(Hello::decode(&hello.encode(), &services), Ok(hello.clone()));
+        assert_eq!(Hello::decode(&HELLO.encode(), &services), Ok(HELLO));
+        let refused = Hello::decode(&hello.encode(), &ShmConfig::default());
+        assert_eq!(refused, Err(Answer::TakesNoTargets));
+        let longest = wants(&"x".repeat(MAX_TARGET_BYTES));
+        assert_eq!(longest.encode().len(), MAX_HELLO_BYTES);
+        assert!(Hello::decode(&longest.encode(), &services).is_ok());
+        let too_long = wants(&"x".repeat(MAX_TARGET_BYTES + 1));
+        assert_eq!(
+            Hello::decode(&too_long.encode(), &services),
+            Err(Answer::BadHello)
+        );
+        let mut no_text = hello.encode();
+        no_text[HELLO_BYTES] = 0xff;
+        assert_eq!(Hello::decode(&no_text, &services), Err(Answer::BadHello));
     }
 
     /// Devices from before heaps set and read bit 0 of the flags only.

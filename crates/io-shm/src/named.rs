@@ -1,6 +1,6 @@
 //! Opens the device by its address.
 
-use starling_io::{Device, IoError};
+use starling_io::{Device, Fault, IoError};
 
 use crate::ShmIo;
 use crate::address::ShmAddress;
@@ -15,7 +15,19 @@ impl Device for ShmIo {
 
     /// A name has one device, whatever `threads` is.
     fn bind(address: &str, _threads: usize) -> Result<Vec<(String, Self)>, IoError> {
-        let ShmAddress { bare, settings } = ShmAddress::parse(address)?;
+        let ShmAddress {
+            bare,
+            settings,
+            target,
+        } = ShmAddress::parse(address)?;
+        if target.is_some() {
+            return Err(IoError::new(
+                Fault::Caller,
+                format!("bind {address}"),
+                "a target is for those who connect",
+                format!("bind {bare}"),
+            ));
+        }
         let device = Self::bind(bare, settings.config())?;
         Ok(vec![(bare.to_owned(), device)])
     }

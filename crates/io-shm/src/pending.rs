@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::closer::{Closer, PeerSocket};
 use crate::config::ShmConfig;
-use crate::handshake::{Answer, HELLO_BYTES, Hello};
+use crate::handshake::{Answer, Hello, MAX_HELLO_BYTES};
 use crate::map::Region;
 use crate::sys::{self, Poller};
 use crate::users;
@@ -262,7 +262,7 @@ enum HelloEvent {
 /// Receives a hello and maps the memory that comes with it. Answers a refused peer with the reason; its
 /// message stays in the socket, with its files.
 fn receive_hello(socket: &OwnedFd, config: &ShmConfig, closer: &Closer) -> HelloEvent {
-    let mut message = [0; HELLO_BYTES + 1];
+    let mut message = [0; MAX_HELLO_BYTES + 1];
     let peeked = match sys::peek(socket, &mut message) {
         Ok(peeked) => peeked,
         Err(Errno::AGAIN | Errno::INTR) => return HelloEvent::Incomplete,

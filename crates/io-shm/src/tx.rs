@@ -37,6 +37,8 @@ struct TxPeer {
     doorbell: Doorbell,
     socket: Arc<PeerSocket>,
     unflushed: Unflushed,
+    /// Whom it wants to reach through this process.
+    target: Option<Arc<str>>,
 }
 
 /// A peer's place in the list of peers with frames that were appended since the last flush: the next peer
@@ -178,7 +180,15 @@ impl ShmTx {
             doorbell: Doorbell::default(),
             socket,
             unflushed: Unflushed::ABSENT,
+            target: None,
         }));
+    }
+
+    /// Whom a peer wants to reach through this process.
+    pub(crate) fn set_target(&mut self, peer: u32, target: Option<Arc<str>>) {
+        if let Some(peer) = self.peers.get_mut(peer as usize).and_then(Option::as_mut) {
+            peer.target = target;
+        }
     }
 
     /// A peer is connected, and maps heaps of up to `max_heap` bytes. If it runs as this process's
@@ -389,6 +399,7 @@ impl PacketTx for ShmTx {
             },
             socket_addr: None,
             process,
+            target: peer.and_then(|peer| peer.target.clone()),
         }
     }
 

@@ -152,6 +152,8 @@ pub enum PeerRefusal {
     NotPermitted,
     /// It has another version.
     OtherVersion,
+    /// It serves itself, and reaches nobody else for its peers.
+    TakesNoTargets,
     /// It does not accept this end's offer.
     Unacceptable,
     /// Something else has the address: it does not answer as such a device does.

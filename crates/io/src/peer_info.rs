@@ -1,6 +1,7 @@
 //! What a device knows of the other end.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The answer of [`PacketTx::peer_info`](crate::PacketTx::peer_info).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,6 +12,8 @@ pub struct PeerInfo {
     pub socket_addr: Option<SocketAddr>,
     /// The process that it is, if the kernel says.
     pub process: Option<PeerProcess>,
+    /// The address that it wants to reach through this process, if it has said one. It is the peer's text.
+    pub target: Option<Arc<str>>,
 }
 
 impl PeerInfo {
@@ -20,6 +23,7 @@ impl PeerInfo {
             address: format!("{prefix}{address}"),
             socket_addr: Some(address),
             process: None,
+            target: None,
         }
     }
 }

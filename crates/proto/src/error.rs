@@ -160,6 +160,12 @@ pub enum DeviceRefusal {
     /// It is of another version.
     #[error("the server has another version of the device: use one release on both ends")]
     OtherVersion,
+    /// It serves itself, and this end wants another server through it.
+    #[error(
+        "what has the name is a server and no service that reaches others: run `starling service`, or check \
+         the service's name"
+    )]
+    TakesNoTargets,
     /// It does not accept the memory of this end.
     #[error(
         "the server does not accept rings of this size: lower ring_bytes on this end, \

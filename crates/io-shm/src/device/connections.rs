@@ -83,7 +83,7 @@ impl ShmIo {
         (number < self.places.peers).then_some(number as u32)
     }
 
-    /// The live peer that was opened by this address. Any number of sessions share one pair of
+    /// The live peer that was opened by this address, with its target. Any number of sessions share one pair of
     /// rings.
     pub(super) fn find_opened(&self, address: &str) -> Option<u32> {
         let live = |connection: &Connection| {
@@ -123,6 +123,9 @@ impl ShmIo {
         let consumer = Consumer::new(incoming, hello.max_datagram, Heads::default());
         self.tx
             .insert(number, producer, words.clone(), Arc::clone(&socket));
+        if side == Side::Acceptor {
+            self.tx.set_target(number, hello.target);
+        }
         self.rx
             .insert(number, consumer, words.clone(), Arc::clone(&socket));
         let connection = Connection {
