@@ -12,11 +12,12 @@ use std::sync::{Arc, LazyLock};
 #[derive(Clone, PartialEq, Eq)]
 pub struct Peer(Arc<Parts>);
 
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Parts {
     address: String,
     socket_addr: Option<SocketAddr>,
     process: Option<ProcessCredentials>,
+    target: Option<Arc<str>>,
 }
 
 /// A process of this host, as the kernel knew it when it connected. It may have ended since, and its id may
@@ -42,7 +43,15 @@ impl Peer {
             address: address.into(),
             socket_addr,
             process,
+            target: None,
         }))
+    }
+
+    /// The same caller, who wants to reach this address through this process.
+    pub fn with_target(mut self, target: impl Into<Arc<str>>) -> Self {
+        let parts = Arc::make_mut(&mut self.0);
+        parts.target = Some(target.into());
+        self
     }
 
     /// A caller of whom the plane says nothing.
@@ -64,6 +73,12 @@ impl Peer {
     /// The process that it is, if it is one of this host and came by memory (`shm`, `mem`).
     pub fn process(&self) -> Option<ProcessCredentials> {
         self.0.process
+    }
+
+    /// The address that it wants to reach through this process, if this is a service that reaches others. It is
+    /// the caller's text.
+    pub fn target(&self) -> Option<&str> {
+        self.0.target.as_deref()
     }
 
     /// Whether both are one value, and not only equal.
@@ -105,6 +120,10 @@ mod tests {
             (Some(process), None)
         );
         assert_eq!(local.to_string(), "shm://pid:7");
+        assert_eq!(local.target(), None);
+        let elsewhere = local.clone().with_target("udp://10.0.0.7:9000");
+        assert_eq!(elsewhere.target(), Some("udp://10.0.0.7:9000"));
+        assert_eq!((elsewhere.process(), local.target()), (Some(process), None));
         let address = SocketAddr::from(([10, 0, 0, 7], 9000));
         let remote = Peer::new(format!("udp://{address}"), Some(address), None);
         assert_eq!(

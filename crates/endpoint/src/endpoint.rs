@@ -142,6 +142,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.parts.tables.register(method, handler);
     }
 
+    /// Registers a handler for all methods without one of their own, in place of an earlier one: for services that
+    /// pass calls on.
+    pub fn register_others(&mut self, handler: Handler<I>) {
+        self.parts.tables.methods.set_others(handler);
+    }
+
     /// Registers a handler that runs in a worker thread; see [`Endpoint::start_workers`].
     pub fn register_worker(&mut self, method: MethodId, handler: WorkerHandler) {
         self.register(method, Handler::worker(handler));
@@ -251,6 +257,18 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Closes a session. The calls outstanding on it end with CANCELLED.
     pub fn close(&mut self, session: SessionId) {
         self.context().close(session);
+    }
+
+    /// Ends the sessions that a peer has with this endpoint's handlers: its requests count as cancelled. It is told in
+    /// the next turn.
+    pub fn end_sessions_of(&mut self, peer: starling_io::PeerId) {
+        self.begin_owner_work();
+        let now = self.parts.core.now_ns;
+        let sink = &mut Sink(self.io.split().1);
+        self.parts
+            .core
+            .proto
+            .end_sessions_of(now, proto_peer(peer), sink);
     }
 
     // ---- calls ----

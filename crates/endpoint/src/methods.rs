@@ -23,6 +23,8 @@ pub(crate) struct Methods<I: PacketIo> {
     buckets: Vec<Bucket<I>>,
     shift: u32,
     used: usize,
+    /// Of all other methods.
+    others: Option<HandlerKind<I>>,
 }
 
 /// The binary logarithm of the initial number of buckets.
@@ -34,29 +36,41 @@ impl<I: PacketIo> Methods<I> {
             buckets: free_buckets(1 << BITS),
             shift: u32::BITS - BITS,
             used: 0,
+            others: None,
         }
     }
 
-    /// The handler of a method.
+    /// The handler of a method, or that of all others.
     #[inline]
     pub(crate) fn find(&mut self, method: MethodId) -> Option<&mut HandlerKind<I>> {
-        self.entry(method).as_mut()
+        let index = self.index_of(method);
+        self.buckets[index]
+            .handler
+            .as_mut()
+            .or(self.others.as_mut())
+    }
+
+    /// From now on this handles all methods without a handler of their own.
+    pub(crate) fn set_others(&mut self, handler: Handler<I>) {
+        self.others = Some(handler.0);
     }
 
     /// The handler of a method, as it is kept: one compare tells its kind and that it is there.
     #[inline]
     pub(crate) fn entry(&mut self, method: MethodId) -> &mut Option<HandlerKind<I>> {
+        let index = self.index_of(method);
+        &mut self.buckets[index].handler
+    }
+
+    /// The bucket of a method, or the free one where it belongs.
+    #[inline]
+    fn index_of(&self, method: MethodId) -> usize {
         let index = self.first_bucket(method.0);
         // Nearly always it is there, so this is separate from the search.
-        if self
-            .buckets
-            .get(index)
-            .is_some_and(|bucket| bucket.method == method.0)
-        {
-            return &mut self.buckets[index].handler;
+        match self.buckets.get(index) {
+            Some(bucket) if bucket.method == method.0 => index,
+            _ => self.bucket(method.0),
         }
-        let index = self.bucket(method.0);
-        &mut self.buckets[index].handler
     }
 
     /// Where a method is unless another one has its bucket.
@@ -81,7 +95,7 @@ impl<I: PacketIo> Methods<I> {
 
     /// Adds a handler, in place of an earlier one for the same method.
     pub(crate) fn insert(&mut self, method: MethodId, handler: Handler<I>) {
-        if let Some(found) = self.find(method) {
+        if let Some(found) = self.entry(method) {
             *found = handler.0;
             return;
         }

@@ -44,5 +44,9 @@ impl Peers {
 /// A peer, as calls know it.
 fn call_peer(info: PeerInfo) -> Peer {
     let process = |PeerProcess { pid, uid, gid }| ProcessCredentials { pid, uid, gid };
-    Peer::new(info.address, info.socket_addr, info.process.map(process))
+    let peer = Peer::new(info.address, info.socket_addr, info.process.map(process));
+    match info.target {
+        Some(target) => peer.with_target(target),
+        None => peer,
+    }
 }

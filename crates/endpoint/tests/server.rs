@@ -571,3 +571,72 @@ fn a_client_that_drains_closes_its_sessions() {
     assert_eq!(pair.server.protocol().session_counts(), (0, 0));
     assert!(pair.client.drain(ms(10)).unwrap());
 }
+
+#[test]
+fn one_handler_takes_all_methods_that_have_none() {
+    let mut pair = Pair::new();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let into = seen.clone();
+    pair.server
+        .register_others(Handler::deferring(move |_, request, mut reply| {
+            into.lock().push(request.method());
+            reply.buffer().extend_from_slice(b"other");
+            reply.ok();
+        }));
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(|_, _, mut reply| {
+            reply.buffer().extend_from_slice(b"own");
+            reply.ok();
+        }),
+    );
+    for (method, expected) in [(1, &b"own"[..]), (2, b"other"), (1, b"own"), (7, b"other")] {
+        pair.call(method, b"", 0);
+        assert_eq!(pair.one_end().unwrap().body(), expected);
+    }
+    assert_eq!(*seen.lock(), [MethodId(2), MethodId(7)]);
+}
+
+#[test]
+fn a_peer_whose_sessions_are_ended_learns_it_and_connects_again() {
+    let mut pair = Pair::new();
+    let peers = Arc::new(Mutex::new(Vec::new()));
+    let into = peers.clone();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(move |_, request, reply| {
+            into.lock().push(request.peer());
+            reply.ok();
+        }),
+    );
+    let deferred = Arc::new(Mutex::new(Vec::new()));
+    let keeps = deferred.clone();
+    pair.server.register(
+        MethodId(2),
+        Handler::deferring(move |_, _, reply| keeps.lock().push(reply.defer())),
+    );
+    pair.call(1, b"", 1);
+    pair.one_end().unwrap();
+    pair.call(2, b"", 2);
+    pair.settle();
+    let peer = peers.lock()[0];
+    pair.server.end_sessions_of(peer);
+    pair.settle();
+    assert!(deferred.lock()[0].is_cancelled());
+    let ends = pair.take_ends();
+    let [(2, Err(lost))] = &ends[..] else {
+        panic!("{ends:?}");
+    };
+    assert_eq!(
+        (lost.code(), lost.may_have_run()),
+        (Code::Unavailable, true)
+    );
+    assert!(matches!(
+        pair.client.session_state(pair.session),
+        Some(SessionState::Ended(_))
+    ));
+    pair.session = pair.client.connect(&pair.server.local_address()).unwrap();
+    pair.call(1, b"", 4);
+    pair.one_end().unwrap();
+    assert_eq!(peers.lock().len(), 2);
+}

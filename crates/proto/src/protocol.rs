@@ -503,6 +503,13 @@ impl Protocol {
         self.server.drop_peer(&mut self.shared, peer);
     }
 
+    /// Ends the sessions that a peer has with this endpoint's server, and tells the peer. If that is lost, it learns it
+    /// when it uses one again.
+    pub fn end_sessions_of<S: FrameSink>(&mut self, now: u64, peer: PeerId, sink: &mut S) {
+        self.shared.ask_flush();
+        self.server.reset_peer(&mut self.shared, now, peer, sink);
+    }
+
     /// Begins to shut down: refuses new sessions, and tells the clients from the next flush on that they are to
     /// make no new requests. Open sessions go on. The caller refuses new requests with [`Protocol::refuse`].
     pub fn drain(&mut self) {

@@ -8,8 +8,8 @@ use super::{ClientKey, Server, abandon};
 use crate::holdings::Holder;
 use crate::peer::Role;
 use crate::shared::Shared;
-use crate::wire::Token;
-use crate::{FrameSink, PeerId, SessionId};
+use crate::wire::{Reset, ResetReason, Token};
+use crate::{FrameSink, PeerId, SessionId, Source};
 
 /// Sessions of one client that are compared when one of them gives way.
 const SESSIONS_COMPARED: usize = 16;
@@ -88,6 +88,27 @@ impl Server {
         shared.stats.sessions_evicted += 1;
         self.drop_session(shared, id);
         true
+    }
+
+    /// Drops all sessions of a client, and tells it by a RESET of each.
+    pub(crate) fn reset_peer<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        sink: &mut S,
+    ) {
+        let reset = Reset {
+            token: shared.own_token_for(peer, sink),
+            reason: ResetReason::UnknownSession,
+        };
+        let to = (Source::Peer(peer), shared.peers.token(peer).preamble());
+        let all = (peer, Token::NONE, 0)..=(peer, Token::MAX, u32::MAX);
+        let ids: Vec<SessionId> = self.by_client.range(all).map(|(_, id)| *id).collect();
+        for id in ids {
+            shared.answer(now, to, reset.to_header(id.to_wire()), &[], sink);
+            self.drop_session(shared, id);
+        }
     }
 
     /// Drops all sessions of a client.
