@@ -50,6 +50,9 @@ pub(crate) enum CliError {
     /// Starling could not be set up.
     #[error(transparent)]
     Starling(#[from] starling::Error),
+    /// The service could not begin, or had to stop.
+    #[error(transparent)]
+    Service(#[from] starling_service::ServiceError),
     /// A call ended with a status.
     #[error(transparent)]
     Status(#[from] Status),

@@ -5,7 +5,7 @@
 //!
 //! | module | subcommands | built |
 //! |---|---|---|
-//! | `serve`, `call`, `health`, `inspect`, `doctor` | what an operator needs | always |
+//! | `serve`, `call`, `service`, `health`, `inspect`, `doctor` | what an operator needs | always |
 //! | `lab` | `demo`, `bench`, `sim`: they need the benchmarks, tonic and the simulator | with the feature `lab`, a default one |
 //! | `no_lab` | the same names, each an error that says how to get them | without it |
 
@@ -21,6 +21,7 @@ mod lab;
 mod lab;
 mod output;
 mod serve;
+mod service;
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -49,6 +50,8 @@ enum Command {
     Serve(serve::Arguments),
     /// Calls any method of any server with JSON, or lists the services and methods of a server.
     Call(call::Arguments),
+    /// Runs the service through which the applications of this host call and are called.
+    Service(service::Arguments),
     /// Asks a server whether it, or one of its services, can be called now.
     Health(health::Arguments),
     /// Shows what a server's process does now: threads, sessions, channels, calls.
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Call(arguments) => call::run(&arguments),
+        Command::Service(arguments) => service::run(&arguments),
         Command::Health(arguments) => health::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

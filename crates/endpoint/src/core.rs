@@ -511,6 +511,22 @@ impl<R> Core<R> {
         self.finish_request(tx, id, answer, result);
     }
 
+    /// Refuses a deferred request because its server shuts down.
+    pub(crate) fn refuse_draining(
+        &mut self,
+        reply: DeferredReply,
+        sink: &mut impl starling_proto::FrameSink,
+    ) {
+        reply.assert_of(&self.abandoned);
+        let (id, answer) = reply.into_parts();
+        self.pending.remove(id);
+        self.stats.refused_draining += 1;
+        if !self.proto.refuse(id, sink) {
+            self.stats.stale_responses += 1;
+        }
+        self.proto.recycle(answer.message);
+    }
+
     /// Goes on with the panic of a continuation.
     #[cold]
     pub(crate) fn resume_panic(&mut self) {

@@ -259,16 +259,19 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.context().close(session);
     }
 
+    /// Tells a peer to make no new requests here, as [`Endpoint::start_drain`] tells all. What comes nevertheless is to be
+    /// refused ([`Endpoint::refuse_draining`]).
+    pub fn drain_peer(&mut self, peer: starling_io::PeerId) {
+        self.begin_owner_work();
+        self.parts.core.proto.drain_peer(proto_peer(peer));
+    }
+
     /// Ends the sessions that a peer has with this endpoint's handlers: its requests count as cancelled. It is told in
     /// the next turn.
     pub fn end_sessions_of(&mut self, peer: starling_io::PeerId) {
         self.begin_owner_work();
-        let now = self.parts.core.now_ns;
         let sink = &mut Sink(self.io.split().1);
-        self.parts
-            .core
-            .proto
-            .end_sessions_of(now, proto_peer(peer), sink);
+        (self.parts.core.proto).end_sessions_of(proto_peer(peer), sink);
     }
 
     // ---- calls ----
@@ -331,6 +334,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Answers a deferred request; see [`Context::complete_with`].
     pub fn complete_with(&mut self, reply: DeferredReply, result: Result<(), Status>) {
         self.context().complete_with(reply, result);
+    }
+
+    /// Refuses a deferred request because its server shuts down. It did not run, and its client gets the message back to
+    /// send it elsewhere.
+    pub fn refuse_draining(&mut self, reply: DeferredReply) {
+        self.begin_owner_work();
+        let sink = &mut Sink(self.io.split().1);
+        self.parts.core.refuse_draining(reply, sink);
     }
 
     /// A handle to make calls with futures, and to spawn futures.
@@ -414,6 +425,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Who the peer of a session is.
     pub fn session_peer(&mut self, peer: PeerId) -> &Peer {
         self.parts.core.peers.of(peer, self.io.split().1)
+    }
+
+    /// Who is at the other end of a session that was opened here, and is not over.
+    pub fn server_of(&mut self, session: SessionId) -> Option<&Peer> {
+        let peer = self.parts.core.proto.peer_of(session)?;
+        Some(self.session_peer(peer))
     }
 
     /// The address that a session was opened with.

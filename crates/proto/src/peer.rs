@@ -36,6 +36,8 @@ pub(crate) struct Peer {
     pub(crate) origin: OriginId,
     /// As a server: it has said that it shuts down.
     pub(crate) is_draining: bool,
+    /// As a client of this endpoint: it is told to make no new requests.
+    pub(crate) must_leave: bool,
     /// As a client of this endpoint, which shuts down: it has said that it makes no new requests.
     pub(crate) has_left: bool,
 }
@@ -99,6 +101,7 @@ impl Peers {
                 server_sessions: 0,
                 origin: OriginId::NONE,
                 is_draining: false,
+                must_leave: false,
                 has_left: false,
             };
             self.list.resize(index + 1, nobody);
@@ -112,6 +115,7 @@ impl Peers {
             peer.unanswered = 0;
             peer.awaited_pong = 0;
             peer.is_draining = false;
+            peer.must_leave = false;
             peer.has_left = false;
         }
         match role {
@@ -241,6 +245,7 @@ impl Peer {
     pub(crate) fn become_incarnation(&mut self, token: Token) -> Token {
         if self.token != token {
             self.is_draining = false;
+            self.must_leave = false;
             self.has_left = false;
         }
         std::mem::replace(&mut self.token, token)

@@ -503,11 +503,22 @@ impl Protocol {
         self.server.drop_peer(&mut self.shared, peer);
     }
 
+    /// Tells one client to make no new requests here, as [`Protocol::drain`] does all. Its requests that come
+    /// nevertheless are the caller's to refuse.
+    pub fn drain_peer(&mut self, peer: PeerId) {
+        if let Some(entry) = self.shared.peers.get_mut(peer) {
+            entry.must_leave = true;
+            self.server.drains_some = true;
+            self.shared.ask_flush();
+            self.next_tick = self.next_tick.min(self.shared.last_turn);
+        }
+    }
+
     /// Ends the sessions that a peer has with this endpoint's server, and tells the peer. If that is lost, it learns it
     /// when it uses one again.
-    pub fn end_sessions_of<S: FrameSink>(&mut self, now: u64, peer: PeerId, sink: &mut S) {
+    pub fn end_sessions_of<S: FrameSink>(&mut self, peer: PeerId, sink: &mut S) {
         self.shared.ask_flush();
-        self.server.reset_peer(&mut self.shared, now, peer, sink);
+        self.server.reset_peer(&mut self.shared, peer, sink);
     }
 
     /// Begins to shut down: refuses new sessions, and tells the clients from the next flush on that they are to

@@ -68,6 +68,8 @@ pub(crate) struct Server {
     retention_queue: VecDeque<(u64, SessionId, u8)>,
     /// New sessions are refused.
     pub(crate) draining: bool,
+    /// Some clients are told to make no new requests, and have not all said that they do.
+    pub(crate) drains_some: bool,
     /// Peers below this number were told that this endpoint is shut down.
     announced_to: u32,
     /// The peer that found the device full when clients were last told that this endpoint shuts down.
@@ -93,6 +95,7 @@ impl Server {
             receiving: VecDeque::new(),
             retention_queue: VecDeque::new(),
             draining: false,
+            drains_some: false,
             announced_to: 0,
             drain_announced_to: 0,
             claims: None,

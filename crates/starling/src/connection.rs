@@ -12,6 +12,9 @@
 //!    └────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
+//! A session with a managed service is for another server: it is open when the service says that it has reached that
+//! (`starling.control.Target/Reach`).
+//!
 //! A server that shuts down says so while the session is open. The session then carries on the streams that have
 //! begun, and takes no new calls.
 //!
@@ -47,6 +50,7 @@ use crate::channel_state::{ChannelState, StateCell};
 use crate::coding::packed_by;
 use crate::executor::Executor;
 use crate::lookup;
+use crate::managed::has_target;
 use crate::metrics::{ClientMetrics, SharedRecorders};
 use crate::plane::OutgoingCall;
 
@@ -68,6 +72,8 @@ enum Phase {
     /// The event loop is to open a session.
     Wanted,
     Opening(SessionId),
+    /// The session is with a service, which is asked whether it has one with the server.
+    Reaching(SessionId),
     Open(SessionId),
     /// The last attempt failed. There is no other before `until_ns`.
     Down {
@@ -360,7 +366,9 @@ impl Connection {
     /// Its session, open or opening.
     pub(crate) fn session(&self) -> Option<SessionId> {
         match self.state.lock().phase {
-            Phase::Opening(session) | Phase::Open(session) => Some(session),
+            Phase::Opening(session) | Phase::Reaching(session) | Phase::Open(session) => {
+                Some(session)
+            }
             _ => None,
         }
     }
@@ -388,7 +396,7 @@ impl Connection {
     }
 
     /// Takes in the state of its session.
-    pub(crate) fn handle_state(&self, session_state: Option<SessionState>) {
+    pub(crate) fn handle_state(self: &Arc<Self>, session_state: Option<SessionState>) {
         let mut state = self.change();
         state.suspected = false;
         state.draining = session_state == Some(SessionState::Draining);
@@ -396,11 +404,20 @@ impl Connection {
         match (session_state, &state.phase) {
             (Some(SessionState::Connecting), _) => return,
             (Some(SessionState::Connected | SessionState::Draining), Phase::Opening(session)) => {
-                state.phase = Phase::Open(*session);
-                state.failures = 0;
+                let session = *session;
+                match has_target(&self.address) {
+                    true => {
+                        state.phase = Phase::Reaching(session);
+                        self.ask_whether_reached(session);
+                    }
+                    false => {
+                        state.phase = Phase::Open(session);
+                        state.failures = 0;
+                    }
+                }
             }
             (Some(SessionState::Connected | SessionState::Draining), _) => {}
-            (Some(SessionState::Ended(error)), Phase::Opening(_)) => {
+            (Some(SessionState::Ended(error)), Phase::Opening(_) | Phase::Reaching(_)) => {
                 let target = state.targets.front();
                 let target = target.map_or(self.address.as_str(), String::as_str);
                 failure = Some(format!("connect {target}: {error}"));
@@ -496,7 +513,7 @@ impl State {
     fn publish(&self) -> (ChannelState, Option<Status>) {
         match &self.phase {
             Phase::Idle => (ChannelState::Idle, None),
-            Phase::Resolving | Phase::Wanted | Phase::Opening(_) => {
+            Phase::Resolving | Phase::Wanted | Phase::Opening(_) | Phase::Reaching(_) => {
                 (ChannelState::Connecting, None)
             }
             Phase::Open(_) if !self.draining => (ChannelState::Ready, None),

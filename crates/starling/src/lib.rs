@@ -430,6 +430,7 @@ mod interceptor;
 pub mod introspection;
 mod local;
 mod lookup;
+pub mod managed;
 mod message;
 mod method_options;
 pub mod metrics;

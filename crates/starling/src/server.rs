@@ -14,6 +14,7 @@ use starling_io::{Fault, IoError};
 use crate::address::Address;
 use crate::error::Error;
 use crate::health::Health;
+use crate::managed::{ManagedListener, Management};
 use crate::plane::{Listener, Serving};
 use crate::registry::Registry;
 use crate::settings::{Settings, settings_methods};
@@ -29,6 +30,7 @@ pub struct ServerBuilder {
     listeners: Vec<Box<dyn Listener>>,
     settings: Settings,
     threads: usize,
+    management: Management,
 }
 
 impl fmt::Debug for ServerBuilder {
@@ -71,6 +73,19 @@ impl ServerBuilder {
         self
     }
 
+    /// Has the managed service with this name listen at the server's addresses, whatever `STARLING_SERVICE` says: its
+    /// clients come by the service, which the server reaches over shared memory. `mem://` stays within the process.
+    pub fn managed_by(mut self, service: impl Into<String>) -> Self {
+        self.management = Management::By(service.into());
+        self
+    }
+
+    /// Listens itself, whatever `STARLING_SERVICE` says.
+    pub fn direct(mut self) -> Self {
+        self.management = Management::Direct;
+        self
+    }
+
     settings_methods!();
 
     /// Has the network interface's own program hand plain requests to workers: see
@@ -96,6 +111,11 @@ impl ServerBuilder {
         }
         let mut listeners = self.listeners;
         for address in &self.addresses {
+            if let Some(service) = self.management.service_for(address) {
+                let listener = ManagedListener::bind(&service, address, &self.settings.config)?;
+                listeners.push(Box::new(listener));
+                continue;
+            }
             let device = address.device();
             listeners.extend(device.listen(address, self.threads, &self.settings.config)?);
         }
@@ -159,6 +179,7 @@ impl Server {
             listeners: Vec::new(),
             settings: Settings::default(),
             threads: 1,
+            management: Management::default(),
         }
     }
 

@@ -44,6 +44,11 @@ fn the_health_code_is_current() {
 }
 
 #[test]
+fn the_control_code_is_current() {
+    check("starling/control.proto", "starling.control", "managed");
+}
+
+#[test]
 fn the_introspection_code_is_current() {
     let proto = "starling/introspection.proto";
     check(proto, "starling.introspection", "introspection");

@@ -48,6 +48,11 @@ const LAYERS: &[(&str, &[&str])] = &[
             "io-xdp", "message", "metrics", "msgbuf", "share", "stream",
         ],
     ),
+    // The managed plane's service calls on by endpoints of its own, and serves its control interface by the library.
+    (
+        "crates/service",
+        &["endpoint", "io", "io-shm", "io-udp", "io-xdp", "starling"],
+    ),
     ("crates/dynamic", &["starling"]),
     ("crates/otlp", &["starling"]),
     ("crates/sample-services", &["starling"]),

@@ -42,14 +42,14 @@ impl Protocol {
         let pings_at = self.client.ping(&mut self.shared, now, sink);
         let drops_at = self.server.drop_silent(&mut self.shared, now);
         let idle_at = self.server.check_idle(&mut self.shared, now, sink);
-        if self.server.draining {
+        if self.server.draining || self.server.drains_some {
             self.server.announce_drain(&mut self.shared, sink);
         }
         let keepalive = self.shared.config.keepalive_ns;
         let soonest = now + TICK_NS;
         // An idle endpoint sleeps from ping to ping.
         let next = pings_at.min(drops_at).min(idle_at).min(now + keepalive);
-        self.next_tick = match self.server.draining {
+        self.next_tick = match self.server.draining || self.server.drains_some {
             true => soonest,
             false => next.max(soonest),
         };

@@ -24,6 +24,14 @@ impl Protocol {
         self.shared.peers.is_referred_to(peer)
     }
 
+    /// The peer that a client session is with. `None`: there is no such session.
+    pub fn peer_of(&self, session: SessionId) -> Option<PeerId> {
+        self.client
+            .sessions
+            .get(session)
+            .map(|session| session.peer)
+    }
+
     /// Requests of this endpoint that have not ended, queued ones included. Walks all sessions.
     pub fn outstanding(&self) -> usize {
         self.client.outstanding()

@@ -1,5 +1,5 @@
-//! Shutting down: clients are told until each has said that it makes no new requests here. The picture is in
-//! `client/draining.rs`.
+//! Shutting down, for all clients or some: they are told until each has said that it makes no new requests here.
+//! The picture is in `client/draining.rs`.
 
 use super::slot::Phase;
 use super::{Server, stale};
@@ -9,18 +9,20 @@ use crate::wire::{Frame, Header, Kind};
 use crate::{FrameSink, PeerId, Rejection, RequestId, SessionId, SinkError};
 
 impl Server {
-    /// Tells the clients that have not answered yet that this endpoint shuts down. What finds the device full
-    /// waits for the next time, which begins with it.
+    /// Tells the clients that have to leave, and have not answered yet, that they make no new requests here. What
+    /// finds the device full waits for the next time, which begins with it.
     pub(crate) fn announce_drain<S: FrameSink>(&mut self, shared: &mut Shared, sink: &mut S) {
         let first = std::mem::take(&mut self.drain_announced_to);
+        self.drains_some &= first != 0;
         for (peer, entry) in shared.peers.served_from(PeerId(first)) {
             let sessions = (peer, entry.token, 0)..=(peer, entry.token, u32::MAX);
             let Some(((_, token, remote), _)) = self.by_client.range(sessions).next() else {
                 continue;
             };
-            if entry.has_left {
+            if entry.has_left || !(self.draining || entry.must_leave) {
                 continue;
             }
+            self.drains_some |= entry.must_leave;
             let mut header = Header::control(Kind::Drain, *remote);
             header.number = shared.own_token_for(peer, sink).to_wire();
             let head = header.to_bytes(0);
@@ -36,9 +38,9 @@ impl Server {
     pub(crate) fn handle_drain_ack(&self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
         let id = SessionId::from_wire(frame.header.session);
         let session = self.sessions.get(id);
-        let is_due = self.draining && session.is_some_and(|session| session.peer == peer);
+        let is_its = session.is_some_and(|session| session.peer == peer);
         match shared.peers.get_mut(peer) {
-            Some(entry) if is_due => entry.has_left = true,
+            Some(entry) if is_its && (self.draining || entry.must_leave) => entry.has_left = true,
             _ => shared.stats.frames_stale += 1,
         }
     }

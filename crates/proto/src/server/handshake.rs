@@ -310,18 +310,9 @@ impl Server {
         sink: &mut S,
     ) -> bool {
         for (peer, _) in shared.peers.served_from(PeerId(self.announced_to)) {
-            let reset = Reset {
-                token: shared.own_token_for(peer, sink),
-                reason: ResetReason::ShutDown,
-            };
-            let head = reset.to_header(0).to_bytes(0);
-            sink.seal(peer);
-            if push_rare(sink, peer, &Token::NONE.preamble(), &head, &[], &[])
-                == Err(SinkError::Full)
-            {
+            if announce_shutdown_to(shared, peer, sink) == Err(SinkError::Full) {
                 return false;
             }
-            sink.seal(peer);
             self.announced_to = peer.0 + 1;
         }
         true
@@ -351,4 +342,21 @@ impl Server {
             shared.send_reset_once(now, peer, reset, frame.header.session, sink);
         }
     }
+}
+
+/// Tells a client that all its sessions here are over.
+pub(super) fn announce_shutdown_to<S: FrameSink>(
+    shared: &Shared,
+    peer: PeerId,
+    sink: &mut S,
+) -> Result<(), SinkError> {
+    let reset = Reset {
+        token: shared.own_token_for(peer, sink),
+        reason: ResetReason::ShutDown,
+    };
+    let head = reset.to_header(0).to_bytes(0);
+    sink.seal(peer);
+    push_rare(sink, peer, &Token::NONE.preamble(), &head, &[], &[])?;
+    sink.seal(peer);
+    Ok(())
 }

@@ -3,13 +3,14 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
+use super::handshake::announce_shutdown_to;
 use super::slot::Phase;
 use super::{ClientKey, Server, abandon};
 use crate::holdings::Holder;
 use crate::peer::Role;
 use crate::shared::Shared;
-use crate::wire::{Reset, ResetReason, Token};
-use crate::{FrameSink, PeerId, SessionId, Source};
+use crate::wire::Token;
+use crate::{FrameSink, PeerId, SessionId};
 
 /// Sessions of one client that are compared when one of them gives way.
 const SESSIONS_COMPARED: usize = 16;
@@ -90,25 +91,16 @@ impl Server {
         true
     }
 
-    /// Drops all sessions of a client, and tells it by a RESET of each.
+    /// Drops all sessions of a client, and tells it, as an endpoint does that is shut down.
     pub(crate) fn reset_peer<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
-        now: u64,
         peer: PeerId,
         sink: &mut S,
     ) {
-        let reset = Reset {
-            token: shared.own_token_for(peer, sink),
-            reason: ResetReason::UnknownSession,
-        };
-        let to = (Source::Peer(peer), shared.peers.token(peer).preamble());
-        let all = (peer, Token::NONE, 0)..=(peer, Token::MAX, u32::MAX);
-        let ids: Vec<SessionId> = self.by_client.range(all).map(|(_, id)| *id).collect();
-        for id in ids {
-            shared.answer(now, to, reset.to_header(id.to_wire()), &[], sink);
-            self.drop_session(shared, id);
-        }
+        // A client that does not hear it learns it when it uses a session again.
+        let _ = announce_shutdown_to(shared, peer, sink);
+        self.drop_peer(shared, peer);
     }
 
     /// Drops all sessions of a client.

@@ -145,6 +145,7 @@ impl Balancer {
 
     /// A transport to an address.
     pub(super) fn open(&self, address: &Address) -> Result<Box<dyn Transport>, Error> {
+        let address = &self.settings.management.via(address.clone())?;
         let driver = match &self.settings.own_endpoint {
             None => Driver::shared(address)?,
             Some(config) => {

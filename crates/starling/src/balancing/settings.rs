@@ -8,6 +8,7 @@ use starling_balance::LoadBalancing;
 use starling_endpoint::EndpointConfig;
 
 use super::resolver::AnyResolver;
+use crate::managed::Management;
 
 /// Where the addresses of backends come from.
 #[derive(Clone)]
@@ -32,6 +33,7 @@ pub(crate) struct Balancing {
     /// A connection that is older is replaced.
     pub(crate) max_age: Option<Duration>,
     pub(crate) own_endpoint: Option<EndpointConfig>,
+    pub(crate) management: Management,
 }
 
 impl fmt::Debug for Source {

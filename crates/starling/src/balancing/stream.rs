@@ -135,6 +135,7 @@ mod tests {
             idle_timeout: None,
             max_age: None,
             own_endpoint: None,
+            management: crate::managed::Management::Direct,
         })
         .expect("an address");
         let stream = StreamTransport::new(channel.clone(), None);

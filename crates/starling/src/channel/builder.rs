@@ -16,6 +16,7 @@ use crate::driver::{DirectTransport, Driver};
 use crate::error::Error;
 use crate::interceptor::Interceptors;
 use crate::lookup;
+use crate::managed::Management;
 use crate::metrics::SharedRecorders;
 use crate::permits::Permits;
 use crate::plane::Transport;
@@ -44,6 +45,7 @@ pub struct ChannelBuilder {
     retry_buffer: (usize, usize),
     max_stream_bytes: Option<usize>,
     decode: DecodeLimits,
+    management: Management,
 }
 
 /// Those that make a channel a balanced one.
@@ -73,6 +75,7 @@ impl ChannelBuilder {
             retry_buffer: CallPolicy::BUFFER,
             max_stream_bytes: None,
             decode: DecodeLimits::default(),
+            management: Management::default(),
         }
     }
 
@@ -91,6 +94,19 @@ impl ChannelBuilder {
     /// Has calls beyond the capacity end with RESOURCE_EXHAUSTED instead of waiting.
     pub fn fail_when_full(mut self) -> Self {
         self.fail_when_full = true;
+        self
+    }
+
+    /// Has the managed service with this name make the channel's calls, whatever `STARLING_SERVICE` says. `mem://`
+    /// stays within the process.
+    pub fn managed_by(mut self, service: impl Into<String>) -> Self {
+        self.management = Management::By(service.into());
+        self
+    }
+
+    /// Has the process make the channel's calls itself, whatever `STARLING_SERVICE` says.
+    pub fn direct(mut self) -> Self {
+        self.management = Management::Direct;
         self
     }
 
@@ -229,6 +245,7 @@ impl ChannelBuilder {
             return Ok(self.on(transport, Some(balanced), Some(settings)));
         }
         let address = addresses.into_iter().next().ok_or(Error::NoBackends)?;
+        let address = self.management.via(address)?;
         let driver = match &self.own_endpoint {
             Some(config) => Arc::new(Driver::start(&address, &self.time, config)?),
             None => Driver::shared(&address)?,
@@ -289,6 +306,7 @@ impl ChannelBuilder {
             idle_timeout: options.idle_timeout,
             max_age: options.max_age,
             own_endpoint: self.own_endpoint.clone(),
+            management: self.management.clone(),
         }))
     }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use starling_endpoint::{SessionId, Status};
+use starling_endpoint::{CallOptions, MethodId, SessionId, Status};
 
 use super::{Connection, Phase};
 use crate::lookup;
+use crate::managed::reach_method;
 
 /// How long a call waits for an open session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +56,20 @@ impl Connection {
             match phase {
                 Phase::Open(session) if is_usable => return Ok(session),
                 Phase::Open(_) if is_draining && !wait_for_ready => return Err(self.draining()),
-                Phase::Idle | Phase::Resolving | Phase::Wanted | Phase::Opening(_)
+                Phase::Idle
+                | Phase::Resolving
+                | Phase::Wanted
+                | Phase::Opening(_)
+                | Phase::Reaching(_)
                     if patience == Patience::None =>
                 {
                     return Err(self.down_status(&self.state.lock()));
                 }
-                Phase::Open(_) | Phase::Resolving | Phase::Wanted | Phase::Opening(_) => {
+                Phase::Open(_)
+                | Phase::Resolving
+                | Phase::Wanted
+                | Phase::Opening(_)
+                | Phase::Reaching(_) => {
                     tried = true;
                     self.wait_for_change(version).await;
                 }
@@ -105,6 +114,40 @@ impl Connection {
                 }
             }
         });
+    }
+
+    /// Asks the service at the other end of a session whether it has one with the server.
+    pub(super) fn ask_whether_reached(self: &Arc<Self>, session: SessionId) {
+        let local = &self.executor.local;
+        let connection = Arc::downgrade(self);
+        let reach = MethodId(reach_method().id);
+        let asked = local.call(session, reach, &CallOptions::default(), |_| {});
+        local.spawn(async move {
+            let reached = asked.await;
+            if let Some(connection) = connection.upgrade() {
+                connection.handle_reached(session, reached.map(drop));
+            }
+        });
+    }
+
+    fn handle_reached(&self, session: SessionId, reached: Result<(), Status>) {
+        let mut state = self.change();
+        if !matches!(state.phase, Phase::Reaching(reaching) if reaching == session) {
+            return;
+        }
+        match reached {
+            Ok(()) => {
+                state.phase = Phase::Open(session);
+                state.failures = 0;
+                drop(state);
+            }
+            Err(status) => {
+                drop(state);
+                self.executor.local.close(session);
+                self.fail_target(status);
+            }
+        }
+        self.notify();
     }
 
     /// Has the event loop open a session at the first of these targets that works.

@@ -1,0 +1,92 @@
+//! `starling service`: the managed plane's service, one for each host.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use starling::Idle;
+use starling_service::{Service, ServiceConfig};
+
+use crate::error::CliError;
+use crate::output;
+
+/// How often to check whether the service has failed.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the service, until SIGINT (Ctrl-C) or SIGTERM.
+    #[command(after_help = RUN_HELP)]
+    Run(RunArguments),
+}
+
+#[derive(Debug, Args)]
+struct RunArguments {
+    /// The name of the service: 1 to 60 letters, digits, dots, dashes and underscores.
+    #[arg(long, value_name = "NAME", default_value = "starling")]
+    name: String,
+    /// Takes applications of all users, and not only of this one and root.
+    #[arg(long)]
+    any_user: bool,
+    /// How its threads wait for work.
+    #[arg(long, value_enum, default_value_t = IdleName::Adaptive)]
+    idle: IdleName,
+}
+
+const RUN_HELP: &str = "\
+Applications of this host call and are called through the service, with no change to them: set
+STARLING_SERVICE to its name, and start them. Their channels reach the addresses that they always had, and
+their servers are reached at those. Without the variable they do all that themselves.
+
+The service prints a line `service NAME` when applications can use it. If it ends, the calls that pass it
+end with UNAVAILABLE. Applications find it again when it is back.
+
+Examples:
+  starling service run
+  STARLING_SERVICE=starling starling serve kv --address udp://0.0.0.0:9000
+  STARLING_SERVICE=starling starling call udp://10.0.0.7:9000";
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum IdleName {
+    /// Never sleep: the lowest latency, for a whole core.
+    Spin,
+    /// Spin for 20 to 200 us, by what spins have brought lately, then sleep.
+    Adaptive,
+    /// Sleep at once.
+    Block,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let Command::Run(run) = &arguments.command;
+    let mut config = ServiceConfig {
+        name: run.name.clone(),
+        any_user: run.any_user,
+        ..ServiceConfig::default()
+    };
+    config.endpoint.idle = match run.idle {
+        IdleName::Spin => Idle::Spin,
+        IdleName::Adaptive => Idle::default(),
+        IdleName::Block => Idle::Block,
+    };
+    let signals = Signals::new([SIGINT, SIGTERM]);
+    let mut signals = signals.map_err(|source| CliError::System {
+        attempt: "listening to signals",
+        source,
+    })?;
+    let service = Service::start(config)?;
+    output::print(&format!("service {}\n", run.name))?;
+    while service.is_running() {
+        if signals.pending().next().is_some() {
+            return Ok(());
+        }
+        std::thread::sleep(CHECK_INTERVAL);
+    }
+    Ok(service.wait()?)
+}

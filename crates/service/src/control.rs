@@ -1,0 +1,116 @@
+//! What applications ask of the service besides calls: `starling.control.Control`, at `shm://NAME.control`.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use starling::managed::{
+    Control, ControlServer, HoldRequest, HoldResponse, PublishRequest, Published,
+};
+use starling::{NestedContext, OwnedRequest, Server, ServerHandle, Status};
+
+use crate::error::ServiceError;
+use crate::publication::Publication;
+use crate::runtime::{Command, RuntimeHandle};
+
+/// Serves the control interface of a service.
+pub(crate) fn serve(
+    name: &str,
+    any_user: bool,
+    runtime: RuntimeHandle,
+) -> Result<ServerHandle, ServiceError> {
+    let users = if any_user { "?users=any" } else { "" };
+    let controller = Controller {
+        runtime,
+        publications: Mutex::default(),
+        next: AtomicU64::new(1),
+    };
+    let server = Server::builder()
+        .direct()
+        .bind(&format!("shm://{name}.control{users}"))?
+        .add_service(ControlServer::new(controller))
+        .build()?;
+    Ok(server.spawn()?)
+}
+
+struct Controller {
+    runtime: RuntimeHandle,
+    publications: Mutex<HashMap<u64, Weak<Publication>>>,
+    next: AtomicU64,
+}
+
+impl Controller {
+    /// Keeps a publication to be found by its id.
+    fn remember(&self, publication: &Arc<Publication>) {
+        let mut publications = self.publications.lock();
+        publications.retain(|_, publication| publication.strong_count() > 0);
+        publications.insert(publication.id, Arc::downgrade(publication));
+    }
+}
+
+impl Control for Controller {
+    async fn publish(
+        self: Arc<Self>,
+        _: NestedContext,
+        request: OwnedRequest<PublishRequest>,
+    ) -> Result<Published, Status> {
+        let process = process_of(&request)?;
+        let message = request.message();
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let publication = Publication::new(id, process);
+        self.remember(&publication);
+        self.runtime.send(Command::Publish {
+            address: message.address().to_owned(),
+            application: message.application().to_owned(),
+            publication: Arc::clone(&publication),
+        });
+        let address = publication.begun().await?;
+        Ok(Published::new()
+            .with_id(publication.id)
+            .with_address(&address))
+    }
+
+    async fn hold(
+        self: Arc<Self>,
+        _: NestedContext,
+        request: OwnedRequest<HoldRequest>,
+    ) -> Result<HoldResponse, Status> {
+        let id = request.message().id();
+        let process = process_of(&request)?;
+        let publication = self.publications.lock().get(&id).and_then(Weak::upgrade);
+        let own = publication.filter(|publication| publication.process == process);
+        let Some(publication) = own else {
+            return Err(Status::not_found("the address is not published any more"));
+        };
+        let held = Held {
+            runtime: &self.runtime,
+            id,
+        };
+        publication.over().await;
+        std::mem::forget(held);
+        Ok(HoldResponse::new())
+    }
+}
+
+/// The process that asks.
+fn process_of<M: starling::Message>(request: &OwnedRequest<M>) -> Result<u32, Status> {
+    let process = request.peer().process().and_then(|process| process.pid);
+    process.ok_or_else(|| {
+        Status::permission_denied(
+            "the service cannot see which process this is: run both in one pid namespace",
+        )
+    })
+}
+
+/// Ends a publication when nobody holds it any more.
+struct Held<'a> {
+    runtime: &'a RuntimeHandle,
+    id: u64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.runtime.send(Command::Unpublish(self.id));
+    }
+}

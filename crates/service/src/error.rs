@@ -1,0 +1,44 @@
+//! Why the service cannot begin, or cannot go on.
+
+use std::fmt;
+
+use rustix::io::Errno;
+use starling_endpoint::ConfigError;
+use starling_io::IoError;
+
+/// See the head of this file. The text says what to do.
+#[derive(thiserror::Error)]
+pub enum ServiceError {
+    /// A device, or the system under it.
+    #[error(transparent)]
+    Device(#[from] IoError),
+    /// The control interface.
+    #[error(transparent)]
+    Control(#[from] starling::Error),
+    /// The settings of an endpoint.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An address that is none of the service's devices.
+    #[error(
+        "{address}: the service has no such device: write udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT"
+    )]
+    UnknownDevice {
+        /// The address.
+        address: String,
+    },
+}
+
+impl ServiceError {
+    pub(crate) fn system(attempt: &str, error: Errno) -> Self {
+        let fault = starling_io::Fault::Host;
+        let remedy = "check the limits of this process and host";
+        Self::Device(IoError::from_os(fault, attempt, error.into(), remedy))
+    }
+}
+
+/// The same text as `Display`: what `main` prints if it returns the error.
+impl fmt::Debug for ServiceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

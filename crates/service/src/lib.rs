@@ -1,0 +1,34 @@
+//! The managed plane's service, after mRPC (NSDI 2023): one for each host. Applications call through it and are called
+//! through it, with the stubs that they have.
+//!
+//! ```text
+//!  application ─ shm ─▶ service ─ udp, xdp, shm ─▶ server, or the service of its host ─ shm ─▶ application
+//! ```
+//!
+//! An application reaches the service as it reaches a server over `shm://`: the same device and the same session
+//! protocol, which take nothing that another process writes at its word. The service ends each session there and
+//! opens one of its own to the server, so calls pass it as a whole: it sees methods, metadata and messages, and
+//! no packets.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`runtime`] | a thread that drives links and hands calls on |
+//! | [`link`] | one endpoint of the service |
+//! | [`forwarded`] | what of a call is handed on |
+//! | [`control`], [`publication`] | addresses at which the service listens for applications |
+//! | [`device`] | the devices of links |
+
+#![allow(rustdoc::private_intra_doc_links)]
+
+mod control;
+mod device;
+mod error;
+mod forwarded;
+mod link;
+mod publication;
+mod runtime;
+mod secrets;
+mod service;
+
+pub use error::ServiceError;
+pub use service::{Service, ServiceConfig};

@@ -1,0 +1,503 @@
+//! A runtime: a thread that drives links and hands calls on from one to another.
+//!
+//! ```text
+//!  applications ─▶ link of the service ─▶ route ─▶ link of the application ─▶ servers
+//!  clients ──────▶ published link ──────▶ route ─▶ link to the application ─▶ the application
+//! ```
+//!
+//! One round: each link that is not parked takes a turn, and what came of it is handed on. When all turns did nothing,
+//! links park, and when all are parked, the thread sleeps.
+//!
+//! A link belongs to one application (a process), so that a server knows the calls of each by their peer, and none
+//! can disturb another's streams or sessions.
+
+mod calls;
+mod links;
+mod poller;
+mod publish;
+mod routes;
+mod sessions;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use starling_endpoint::{CallError, EndpointConfig, MethodId, Status, unsent_message};
+use starling_io::{Clock, MonotonicClock, PeerId};
+
+use self::calls::{Calls, Forwarded};
+use self::links::{LinkId, Links};
+use self::poller::Poller;
+pub(crate) use self::poller::RuntimeWaker;
+use self::routes::{Callers, Route, RouteId, RouteState, Routes};
+use crate::device::DeviceKind;
+use crate::error::ServiceError;
+use crate::forwarded::{self, translate};
+use crate::link::{Arrived, Ended, Events, Link};
+use crate::publication::Publication;
+
+/// While links spin, the parked ones are looked at in each of so many rounds.
+const ROUNDS_PER_LOOK: u32 = 16;
+
+/// Whose a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Application {
+    /// A process.
+    Process(u32),
+    /// A peer whose process the kernel does not say.
+    Peer(LinkId, PeerId),
+}
+
+/// What other threads tell a runtime.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A host name was resolved.
+    Resolved {
+        route: RouteId,
+        target: String,
+        result: Result<Vec<String>, String>,
+    },
+    /// An application wants to be called at an address.
+    Publish {
+        address: String,
+        /// Where it listens for the service.
+        application: String,
+        publication: Arc<Publication>,
+    },
+    /// An application wants to be called no more.
+    Unpublish(u64),
+    /// Ends the runtime.
+    Stop,
+}
+
+/// How other threads reach a runtime.
+#[derive(Clone, Debug)]
+pub(crate) struct RuntimeHandle {
+    sender: mpsc::Sender<Command>,
+    waker: Arc<RuntimeWaker>,
+}
+
+impl RuntimeHandle {
+    /// Without effect once the runtime has ended.
+    pub(crate) fn send(&self, command: Command) {
+        if self.sender.send(command).is_ok() {
+            self.waker.wake();
+        }
+    }
+}
+
+/// See the head of this file.
+pub(crate) struct Runtime {
+    links: Links,
+    routes: Routes,
+    calls: Calls,
+    /// The links by which applications call out, by device.
+    adapters: HashMap<Application, Vec<(String, LinkId)>>,
+    /// Where applications connect.
+    frontend: LinkId,
+    clock: MonotonicClock,
+    config: EndpointConfig,
+    /// Makes a secret number of each peer, see [`translate`].
+    stream_keys: RandomState,
+    commands: mpsc::Receiver<Command>,
+    handle: RuntimeHandle,
+    /// The method by which an application asks whether its server is reached.
+    reach: MethodId,
+    /// By the link that listens.
+    publications: HashMap<LinkId, Arc<Publication>>,
+}
+
+impl Runtime {
+    /// A runtime for the applications that come by this link.
+    pub(crate) fn new(
+        frontend: Box<dyn Link>,
+        clock: MonotonicClock,
+        config: EndpointConfig,
+    ) -> Result<Self, ServiceError> {
+        let mut links = Links::new(clock.clone(), Poller::new()?);
+        let frontend = links.insert(frontend)?;
+        let (sender, commands) = mpsc::channel();
+        let waker = Arc::clone(links.poller().waker());
+        Ok(Self {
+            links,
+            routes: Routes::default(),
+            calls: Calls::default(),
+            adapters: HashMap::new(),
+            frontend,
+            clock,
+            config,
+            stream_keys: RandomState::new(),
+            commands,
+            handle: RuntimeHandle { sender, waker },
+            reach: MethodId(starling::managed::reach_method().id),
+            publications: HashMap::new(),
+        })
+    }
+
+    pub(crate) fn handle(&self) -> RuntimeHandle {
+        self.handle.clone()
+    }
+
+    /// Takes rounds until it is told to stop.
+    ///
+    /// # Errors
+    /// If the link by which applications come fails, or the system does.
+    pub(crate) fn run(&mut self) -> Result<(), ServiceError> {
+        let (mut active, mut events) = (Vec::new(), Events::default());
+        let mut idle_rounds = 0;
+        loop {
+            if self.links.poller().waker().take() && !self.execute_commands() {
+                return Ok(());
+            }
+            let mut is_idle = true;
+            self.links.active(&mut active);
+            for link in &active {
+                is_idle &= self.turn(*link, &mut events)?;
+            }
+            if self.calls.has_cancelled() {
+                is_idle = false;
+                self.cancel_given_up();
+            }
+            idle_rounds = if is_idle { idle_rounds + 1 } else { 0 };
+            if idle_rounds == 0 {
+                continue;
+            }
+            let may_sleep = self.links.park()?;
+            if may_sleep || idle_rounds % ROUNDS_PER_LOOK == 0 {
+                self.links.look(may_sleep)?;
+            }
+        }
+    }
+
+    /// False: it has to stop.
+    fn execute_commands(&mut self) -> bool {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Resolved {
+                    route,
+                    target,
+                    result,
+                } => self.handle_resolved(route, &target, result),
+                Command::Publish {
+                    address,
+                    application,
+                    publication,
+                } => {
+                    let begun = self.publish(&address, &application, &publication);
+                    publication.begin(begun);
+                }
+                Command::Unpublish(id) => self.unpublish(id),
+                Command::Stop => return false,
+            }
+        }
+        true
+    }
+
+    /// A turn of one link. Returns whether it did nothing.
+    fn turn(&mut self, id: LinkId, events: &mut Events) -> Result<bool, ServiceError> {
+        // An earlier link's events may have ended this one.
+        let Some(entry) = self.links.get_mut(id) else {
+            return Ok(true);
+        };
+        let is_idle = match entry.link.turn() {
+            Ok(is_idle) => is_idle,
+            Err(error) if id == self.frontend => return Err(error.into()),
+            Err(error) => {
+                self.fail_link(id, &error.to_string());
+                return Ok(false);
+            }
+        };
+        entry.link.take_events(events);
+        let changes = entry.link.sessions_changed();
+        let sessions_changed = std::mem::replace(&mut entry.sessions_seen, changes) != changes;
+        let is_connecting = entry.connecting > 0;
+        for ended in events.ended.drain(..) {
+            self.finish(ended);
+        }
+        for arrived in events.arrived.drain(..) {
+            self.handle_request(id, arrived);
+        }
+        for peer in events.released.drain(..) {
+            if let Some(route) = self.routes.of_peer(id, peer) {
+                self.remove_route(route);
+            }
+        }
+        if sessions_changed || is_connecting {
+            for route in self.routes.with_session_of(id) {
+                self.check_session(route);
+            }
+        }
+        Ok(is_idle)
+    }
+
+    // ---- requests ----
+
+    fn handle_request(&mut self, from: LinkId, arrived: Arrived) {
+        let route = match self.routes.of(from, arrived.peer) {
+            Some(route) => route,
+            None => match self.open_route(from, arrived.peer) {
+                Ok(route) => route,
+                Err(status) => return self.refuse(from, arrived, status),
+            },
+        };
+        self.forward(route, arrived);
+    }
+
+    /// The route of a peer that makes its first request.
+    fn open_route(&mut self, from: LinkId, peer: PeerId) -> Result<RouteId, Status> {
+        let entry = self.links.get_mut(from);
+        let peer_is = entry.map(|entry| entry.link.peer(peer));
+        let Some(peer_is) = peer_is.filter(|peer| peer.target().is_some()) else {
+            return Err(Status::unimplemented(
+                "the service reaches servers for applications, and this caller has not said which: set \
+                 STARLING_SERVICE, or call the server's own address",
+            ));
+        };
+        let target = peer_is.target().unwrap_or_default();
+        let kind =
+            DeviceKind::of(target).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let pid = peer_is.process().and_then(|process| process.pid);
+        let application = pid.map_or(Application::Peer(from, peer), Application::Process);
+        let link = self.adapter(application, &kind, target)?;
+        let route = Route::new(Callers::Peer(from, peer), target.to_owned(), link);
+        if let Some(entry) = self.links.get_mut(link) {
+            entry.routes += 1;
+        }
+        Ok(self.routes.insert(route))
+    }
+
+    /// The link by which an application calls such addresses.
+    fn adapter(
+        &mut self,
+        application: Application,
+        kind: &DeviceKind,
+        target: &str,
+    ) -> Result<LinkId, Status> {
+        let adapters = self.adapters.entry(application).or_default();
+        let reaches = |(opened, _): &&(String, LinkId)| {
+            DeviceKind::of(opened).is_ok_and(|of| of.scheme() == kind.scheme())
+                && kind.reaches(opened, target)
+        };
+        if let Some((_, link)) = adapters.iter().find(reaches) {
+            return Ok(*link);
+        }
+        let failed = |error: ServiceError| Status::unavailable(error.to_string());
+        let link = kind
+            .client(target, &self.clock, &self.config)
+            .map_err(failed)?;
+        let link = self.links.insert(link).map_err(failed)?;
+        adapters.push((target.to_owned(), link));
+        Ok(link)
+    }
+
+    fn forward(&mut self, id: RouteId, arrived: Arrived) {
+        let now_ns = || self.clock.now_ns();
+        let Some(route) = self.routes.get_mut(id) else {
+            return;
+        };
+        match &route.state {
+            RouteState::Open(_) if arrived.request.method == self.reach => {
+                let from = route.from();
+                if let Some(entry) = self.links.awake(from) {
+                    entry.link.answer(arrived.reply, Ok(()));
+                }
+            }
+            RouteState::Open(session) => {
+                let (session, from, to) = (*session, route.from(), route.link);
+                let is_shared = matches!(route.callers, Callers::All(_));
+                let stream_key = match is_shared {
+                    true => self.stream_keys.hash_one(arrived.peer.0),
+                    false => 0,
+                };
+                let Arrived {
+                    reply, mut request, ..
+                } = arrived;
+                request.options.stream = translate(request.options.stream, stream_key);
+                let tag = self.calls.insert(Forwarded {
+                    from,
+                    reply,
+                    to,
+                    call: None,
+                    stream_key,
+                });
+                let Some(entry) = self.links.awake(to) else {
+                    return self.fail(tag, Status::unavailable("the service's device has failed"));
+                };
+                match entry.link.call(session, request, tag) {
+                    Ok(call) => self.calls.made(tag, call),
+                    Err(CallError::Draining) => self.refuse_draining(tag),
+                    Err(error) => self.fail(tag, self.not_made(id, error)),
+                }
+            }
+            RouteState::Down { until_ns, status } if now_ns() < *until_ns => {
+                let (from, status) = (route.from(), status.clone());
+                self.refuse(from, arrived, status);
+            }
+            RouteState::Connecting(_) | RouteState::Resolving => route.waiting.push(arrived),
+            RouteState::Idle | RouteState::Down { .. } => {
+                route.waiting.push(arrived);
+                self.resolve(id);
+            }
+        }
+    }
+
+    /// The text of a call that was not made, with whom it was for.
+    fn not_made(&self, route: RouteId, error: CallError) -> Status {
+        let target = self.routes.get(route).map_or("", |route| &route.target);
+        let status = Status::from(error);
+        Status::new(status.code(), format!("{target}: {}", status.message())).with_not_run()
+    }
+
+    /// Answers a request that was not handed on.
+    fn refuse(&mut self, from: LinkId, arrived: Arrived, status: Status) {
+        let mut reply = arrived.reply;
+        reply.set_refused();
+        if let Some(entry) = self.links.awake(from) {
+            entry.link.answer(reply, Err(status));
+        }
+    }
+
+    // ---- ends of calls ----
+
+    fn finish(&mut self, ended: Ended) {
+        let Some(forwarded) = self.calls.remove(ended.tag) else {
+            return;
+        };
+        let Forwarded {
+            from,
+            mut reply,
+            stream_key,
+            ..
+        } = forwarded;
+        let Some(entry) = self.links.awake(from) else {
+            return;
+        };
+        let result = match (ended.result, reply.cancellation().status()) {
+            (Ok(response), _) => {
+                forwarded::fill(&mut reply, response, stream_key);
+                Ok(())
+            }
+            // The call was cancelled because its caller no longer waits.
+            (Err(_), Some(why)) => Err(why),
+            (Err(mut status), None) => {
+                if unsent_message(&mut status).is_some() {
+                    // No server has it: the caller may make it elsewhere.
+                    return entry.link.refuse_draining(reply);
+                }
+                if !status.may_have_run() {
+                    reply.set_refused();
+                }
+                Err(status)
+            }
+        };
+        entry.link.answer(reply, result);
+    }
+
+    /// Ends a call that did not run.
+    fn fail(&mut self, tag: u64, status: Status) {
+        self.finish(Ended {
+            tag,
+            result: Err(status.with_not_run()),
+        });
+    }
+
+    /// The server of a call that was not made shuts down: the caller may make it elsewhere.
+    fn refuse_draining(&mut self, tag: u64) {
+        if let Some(Forwarded { from, reply, .. }) = self.calls.remove(tag)
+            && let Some(entry) = self.links.awake(from)
+        {
+            entry.link.refuse_draining(reply);
+        }
+    }
+
+    /// Cancels the calls whose callers no longer wait.
+    fn cancel_given_up(&mut self) {
+        for (link, call) in self.calls.take_cancelled() {
+            if let Some(entry) = self.links.awake(link) {
+                entry.link.cancel(call);
+            }
+        }
+    }
+
+    // ---- ends of routes and links ----
+
+    /// The callers of a route are gone, or its server is for good.
+    fn remove_route(&mut self, id: RouteId) {
+        let Some(route) = self.routes.remove(id) else {
+            return;
+        };
+        let from = route.from();
+        for arrived in route.waiting {
+            let status =
+                Status::unavailable("the service no longer reaches the server for this caller");
+            self.refuse(from, arrived, status);
+        }
+        let Some(entry) = self.links.awake(route.link) else {
+            return;
+        };
+        match route.state {
+            RouteState::Connecting(session) => {
+                entry.connecting -= 1;
+                entry.link.close(session);
+            }
+            RouteState::Open(session) => entry.link.close(session),
+            _ => {}
+        }
+        entry.routes -= 1;
+        if entry.routes == 0 {
+            self.remove_link(route.link);
+        }
+    }
+
+    /// A link of a route has failed.
+    fn end_route(&mut self, id: RouteId) {
+        let Some(route) = self.routes.get(id) else {
+            return;
+        };
+        match route.callers {
+            Callers::All(from) => self.end_publication(from),
+            Callers::Peer(from, peer) => {
+                if let Some(entry) = self.links.awake(from) {
+                    entry.link.end_sessions_of(peer);
+                }
+                self.remove_route(id);
+            }
+        }
+    }
+
+    /// Ends a link that no route needs.
+    fn remove_link(&mut self, id: LinkId) {
+        self.adapters.retain(|_, links| {
+            links.retain(|(_, link)| *link != id);
+            !links.is_empty()
+        });
+        self.fail_calls_of(id, "the caller's last session is over");
+        self.links.remove(id);
+    }
+
+    /// A link's device has failed.
+    fn fail_link(&mut self, id: LinkId, failure: &str) {
+        tracing::error!(
+            failure,
+            "a device of the service has failed, and all calls on it"
+        );
+        self.fail_calls_of(id, failure);
+        for route in self.routes.of_link(id) {
+            self.end_route(route);
+        }
+        self.remove_link(id);
+    }
+
+    fn fail_calls_of(&mut self, id: LinkId, failure: &str) {
+        for call in self.calls.take_of_link(id) {
+            if call.from != id
+                && let Some(entry) = self.links.awake(call.from)
+            {
+                entry
+                    .link
+                    .answer(call.reply, Err(Status::unavailable(failure.to_owned())));
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The links of a runtime: which take turns, and which wait.
+//!
+//! ```text
+//!           has work, or a call is made on it
+//!   parked ───────────────────────────────────▶ active: a turn in each round
+//!     ▲                                            │
+//!     └──────────── spun for long enough ──────────┘
+//! ```
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use slab::Slab;
+use starling_io::{Clock, MonotonicClock, ReactorWait};
+
+use super::poller::Poller;
+use crate::error::ServiceError;
+use crate::link::Link;
+
+pub(super) type LinkId = usize;
+
+/// How long a runtime sleeps at most while a link cannot be watched.
+const UNWATCHED_SLEEP_NS: u64 = 1_000_000;
+
+pub(super) struct LinkEntry {
+    pub(super) link: Box<dyn Link>,
+    /// Watched while it is parked. None: it cannot be.
+    descriptor: Option<OwnedFd>,
+    is_parked: bool,
+    /// When it has to take a turn though nothing arrives. Known while it is parked.
+    due_ns: Option<u64>,
+    /// [`Link::sessions_changed`], as it was last seen.
+    pub(super) sessions_seen: u64,
+    /// Routes that end at it.
+    pub(super) routes: usize,
+    /// Those of them whose session is not open yet.
+    pub(super) connecting: usize,
+}
+
+pub(super) struct Links {
+    entries: Slab<LinkEntry>,
+    clock: MonotonicClock,
+    poller: Poller,
+}
+
+impl Links {
+    pub(super) fn new(clock: MonotonicClock, poller: Poller) -> Self {
+        Self {
+            entries: Slab::new(),
+            clock,
+            poller,
+        }
+    }
+
+    pub(super) fn poller(&self) -> &Poller {
+        &self.poller
+    }
+
+    pub(super) fn insert(&mut self, mut link: Box<dyn Link>) -> Result<LinkId, ServiceError> {
+        let descriptor = link.descriptor();
+        let place = self.entries.vacant_entry();
+        if let Some(descriptor) = &descriptor {
+            self.poller.add(place.key(), descriptor)?;
+        }
+        let id = place.key();
+        place.insert(LinkEntry {
+            link,
+            descriptor,
+            is_parked: false,
+            due_ns: None,
+            sessions_seen: 0,
+            routes: 0,
+            connecting: 0,
+        });
+        Ok(id)
+    }
+
+    /// Ends a link, and its sessions: what was said last leaves.
+    pub(super) fn remove(&mut self, id: LinkId) {
+        self.wake(id);
+        if let Some(mut entry) = self.entries.try_remove(id) {
+            entry.link.end();
+        }
+    }
+
+    /// A link that is not parked, or of which only is asked how it is.
+    pub(super) fn get_mut(&mut self, id: LinkId) -> Option<&mut LinkEntry> {
+        self.entries.get_mut(id)
+    }
+
+    /// A link, to use it: it takes a turn in the next round.
+    pub(super) fn awake(&mut self, id: LinkId) -> Option<&mut LinkEntry> {
+        self.wake(id);
+        self.entries.get_mut(id)
+    }
+
+    fn wake(&mut self, id: LinkId) {
+        let Some(entry) = self.entries.get_mut(id) else {
+            return;
+        };
+        entry.due_ns = None;
+        if std::mem::take(&mut entry.is_parked) {
+            // If it fails, so does the turn that follows.
+            let _ = entry.link.end_wait();
+        }
+    }
+
+    /// The links that take turns.
+    pub(super) fn active(&self, into: &mut Vec<LinkId>) {
+        into.clear();
+        let active = self.entries.iter().filter(|(_, entry)| !entry.is_parked);
+        into.extend(active.map(|(id, _)| id));
+    }
+
+    /// Parks the links that do not spin. Returns whether the runtime may sleep.
+    pub(super) fn park(&mut self) -> Result<bool, ServiceError> {
+        let mut all = true;
+        for (id, entry) in &mut self.entries {
+            if entry.is_parked {
+                continue;
+            }
+            if entry.link.spins() {
+                all = false;
+                continue;
+            }
+            let due_ns = entry.link.next_timer_ns();
+            match entry.link.begin_wait() {
+                Ok(ReactorWait::Begun) => {
+                    entry.is_parked = true;
+                    entry.due_ns = due_ns;
+                    if let Some(descriptor) = &entry.descriptor {
+                        self.poller.watch(id, descriptor)?;
+                    }
+                }
+                Ok(ReactorWait::Unsupported) => {
+                    // Nobody ends its wait, so the runtime looks at it soon.
+                    entry.due_ns = Some(self.clock.now_ns() + UNWATCHED_SLEEP_NS);
+                }
+                // A failure shows in its next turn.
+                Ok(ReactorWait::Ready) | Err(_) => all = false,
+            }
+        }
+        Ok(all)
+    }
+
+    /// Wakes the links for which something arrived, or whose time has come, after a sleep if `may_sleep`.
+    pub(super) fn look(&mut self, may_sleep: bool) -> Result<(), ServiceError> {
+        let due_ns = self
+            .entries
+            .iter()
+            .filter_map(|(_, entry)| entry.due_ns)
+            .min();
+        let timeout = match (may_sleep, due_ns) {
+            (false, _) => Some(Duration::ZERO),
+            (true, None) => None,
+            (true, Some(due_ns)) => Some(Duration::from_nanos(
+                due_ns.saturating_sub(self.clock.now_ns()),
+            )),
+        };
+        for id in self.poller.wait(timeout)? {
+            self.wake(id);
+        }
+        let now_ns = match due_ns {
+            Some(_) => self.clock.now_ns(),
+            None => return Ok(()),
+        };
+        let is_due = |entry: &LinkEntry| entry.due_ns.is_some_and(|due_ns| due_ns <= now_ns);
+        let due = self.entries.iter().filter(|(_, entry)| is_due(entry));
+        let due: Vec<LinkId> = due.map(|(id, _)| id).collect();
+        for id in due {
+            self.wake(id);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! Addresses at which the service listens for applications.
+
+use std::sync::Arc;
+
+use starling_endpoint::Status;
+
+use super::Runtime;
+use super::links::LinkId;
+use super::routes::{Callers, Route};
+use crate::device::DeviceKind;
+use crate::error::ServiceError;
+use crate::publication::Publication;
+
+/// The scheme by which the service reaches applications.
+const WITHIN_HOST: &str = "shm";
+
+impl Runtime {
+    /// Listens at an address, for the application that listens at another. Returns the address, with its port.
+    pub(super) fn publish(
+        &mut self,
+        address: &str,
+        application: &str,
+        publication: &Arc<Publication>,
+    ) -> Result<String, Status> {
+        let refused = |error: ServiceError| Status::failed_precondition(error.to_string());
+        let kind = DeviceKind::of(address).map_err(refused)?;
+        let within = DeviceKind::of(application).map_err(refused)?;
+        if within.scheme() != WITHIN_HOST {
+            let text =
+                format!("{application}: an application listens for the service at shm://NAME");
+            return Err(Status::invalid_argument(text));
+        }
+        let link = within
+            .client(application, &self.clock, &self.config)
+            .map_err(refused)?;
+        let to = self.links.insert(link).map_err(refused)?;
+        let listening = kind
+            .bind(address, &self.clock, &self.config)
+            .and_then(|link| self.links.insert(link));
+        let from = match listening {
+            Ok(from) => from,
+            Err(error) => {
+                self.links.remove(to);
+                return Err(refused(error));
+            }
+        };
+        let route = Route::new(Callers::All(from), application.to_owned(), to);
+        if let Some(entry) = self.links.get_mut(to) {
+            entry.routes += 1;
+        }
+        let route = self.routes.insert(route);
+        self.publications.insert(from, Arc::clone(publication));
+        // The service learns by its session when the application ends.
+        self.resolve(route);
+        if let Err(status) = self.check_owner(route, publication.process) {
+            self.end_publication(from);
+            return Err(status);
+        }
+        let entry = self.links.get_mut(from);
+        Ok(entry.map_or_else(String::new, |entry| entry.link.local_address()))
+    }
+
+    /// Whether it is the process that listens at a route's target, and not another, which did not ask to be called.
+    fn check_owner(&mut self, route: usize, process: u32) -> Result<(), Status> {
+        let route = self.routes.get(route);
+        let Some((session, link)) = route.and_then(|route| Some((route.session()?, route.link)))
+        else {
+            return Err(Status::failed_precondition(
+                "nothing listens where the application said",
+            ));
+        };
+        let server = self
+            .links
+            .get_mut(link)
+            .and_then(|entry| entry.link.server_of(session));
+        let owner = server.and_then(|server| server.process()?.pid);
+        match owner == Some(process) {
+            true => Ok(()),
+            false => Err(Status::permission_denied(
+                "another process listens where the application said: it can only publish itself",
+            )),
+        }
+    }
+
+    pub(super) fn unpublish(&mut self, id: u64) {
+        let found = self
+            .publications
+            .iter()
+            .find(|(_, publication)| publication.id == id);
+        if let Some((link, _)) = found {
+            self.end_publication(*link);
+        }
+    }
+
+    /// The service listens at an address no more.
+    pub(super) fn end_publication(&mut self, from: LinkId) {
+        let Some(publication) = self.publications.remove(&from) else {
+            return;
+        };
+        for route in self.routes.of_link(from) {
+            self.remove_route(route);
+        }
+        self.links.remove(from);
+        publication.end();
+    }
+}

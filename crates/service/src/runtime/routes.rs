@@ -1,0 +1,183 @@
+//! From whose requests come to where they go, and the session for it.
+//!
+//! ```text
+//!          request        resolved       session open
+//!   Idle ─────────▶ Resolving ──▶ Connecting ──▶ Open
+//!    ▲  ▲ request      │ failed      │ the last      │ session ended: the caller's sessions end, too,
+//!    │  └──────────── Down ◀─────────┘ target failed │ for it has to bind anew
+//!    └───────────────────────────────────────────────┘
+//! ```
+//!
+//! Requests wait while a session is opened. After the n-th failure in a row, requests fail at once for 2^n times
+//! 10 ms, at most 2 s.
+
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::fast::RandomState;
+
+use slab::Slab;
+use starling_endpoint::{SessionId, Status};
+use starling_io::PeerId;
+
+use super::links::LinkId;
+use crate::link::Arrived;
+
+pub(super) type RouteId = usize;
+
+/// The pause after the first failure, and the longest.
+const PAUSE_MIN_NS: u64 = 10_000_000;
+const PAUSE_MAX_NS: u64 = 2_000_000_000;
+
+/// Whose requests a route takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Callers {
+    /// Those of one peer of a link: an application that calls out.
+    Peer(LinkId, PeerId),
+    /// Those of all peers of a link: an application that is called.
+    All(LinkId),
+}
+
+#[derive(Debug)]
+pub(super) enum RouteState {
+    Idle,
+    /// A thread resolves the target's host name.
+    Resolving,
+    Connecting(SessionId),
+    Open(SessionId),
+    Down {
+        until_ns: u64,
+        status: Status,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) callers: Callers,
+    /// The address.
+    pub(super) target: String,
+    /// The link that calls it.
+    pub(super) link: LinkId,
+    pub(super) state: RouteState,
+    /// Resolved addresses that were not tried yet.
+    pub(super) addresses: VecDeque<String>,
+    /// Requests that wait for a session.
+    pub(super) waiting: Vec<Arrived>,
+    /// Its server shuts down.
+    pub(super) is_draining: bool,
+    failures: u32,
+}
+
+impl Route {
+    pub(super) fn new(callers: Callers, target: String, link: LinkId) -> Self {
+        Self {
+            callers,
+            target,
+            link,
+            state: RouteState::Idle,
+            addresses: VecDeque::new(),
+            waiting: Vec::new(),
+            is_draining: false,
+            failures: 0,
+        }
+    }
+
+    /// The link by which its requests come.
+    pub(super) fn from(&self) -> LinkId {
+        match self.callers {
+            Callers::Peer(link, _) | Callers::All(link) => link,
+        }
+    }
+
+    pub(super) fn session(&self) -> Option<SessionId> {
+        match self.state {
+            RouteState::Connecting(session) | RouteState::Open(session) => Some(session),
+            _ => None,
+        }
+    }
+
+    /// Its session is open.
+    pub(super) fn open(&mut self, session: SessionId) {
+        self.state = RouteState::Open(session);
+        self.failures = 0;
+    }
+
+    /// No session can be opened now.
+    pub(super) fn fail(&mut self, now_ns: u64, status: Status) {
+        let pause_ns = (PAUSE_MIN_NS << self.failures.min(16)).min(PAUSE_MAX_NS);
+        self.failures += 1;
+        self.state = RouteState::Down {
+            until_ns: now_ns + pause_ns,
+            status,
+        };
+    }
+}
+
+/// All routes of a runtime.
+#[derive(Default)]
+pub(super) struct Routes {
+    table: Slab<Route>,
+    by_peer: HashMap<(LinkId, PeerId), RouteId, RandomState>,
+    by_link: HashMap<LinkId, RouteId, RandomState>,
+}
+
+impl Routes {
+    pub(super) fn insert(&mut self, route: Route) -> RouteId {
+        let callers = route.callers;
+        let id = self.table.insert(route);
+        match callers {
+            Callers::Peer(link, peer) => self.by_peer.insert((link, peer), id),
+            Callers::All(link) => self.by_link.insert(link, id),
+        };
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: RouteId) -> Option<Route> {
+        let route = self.table.try_remove(id)?;
+        match route.callers {
+            Callers::Peer(link, peer) => self.by_peer.remove(&(link, peer)),
+            Callers::All(link) => self.by_link.remove(&link),
+        };
+        Some(route)
+    }
+
+    /// The route of a request that came by a link.
+    #[inline]
+    pub(super) fn of(&self, link: LinkId, peer: PeerId) -> Option<RouteId> {
+        let of_link = || self.by_link.get(&link);
+        self.by_peer.get(&(link, peer)).or_else(of_link).copied()
+    }
+
+    /// The route of one peer.
+    pub(super) fn of_peer(&self, link: LinkId, peer: PeerId) -> Option<RouteId> {
+        self.by_peer.get(&(link, peer)).copied()
+    }
+
+    pub(super) fn get(&self, id: RouteId) -> Option<&Route> {
+        self.table.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: RouteId) -> Option<&mut Route> {
+        self.table.get_mut(id)
+    }
+
+    /// The routes with a session of a link.
+    pub(super) fn with_session_of(&self, link: LinkId) -> Vec<RouteId> {
+        let of_link =
+            |(_, route): &(RouteId, &Route)| route.link == link && route.session().is_some();
+        self.table
+            .iter()
+            .filter(of_link)
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    /// The routes that have to do with a link.
+    pub(super) fn of_link(&self, link: LinkId) -> Vec<RouteId> {
+        let of_link = |(_, route): &(RouteId, &Route)| route.link == link || route.from() == link;
+        self.table
+            .iter()
+            .filter(of_link)
+            .map(|(id, _)| id)
+            .collect()
+    }
+}

@@ -1,0 +1,110 @@
+//! The service as a whole.
+
+use std::thread::JoinHandle;
+
+use starling::ServerHandle;
+use starling_endpoint::EndpointConfig;
+use starling_io::{Fault, IoError, MonotonicClock};
+use starling_io_shm::{ShmConfig, ShmIo};
+
+use crate::control;
+use crate::error::ServiceError;
+use crate::link::EndpointLink;
+use crate::runtime::{Command, Runtime, RuntimeHandle};
+
+/// The name of a service that was given none.
+const DEFAULT_NAME: &str = "starling";
+
+/// The settings of a [`Service`].
+#[derive(Clone, Debug)]
+pub struct ServiceConfig {
+    /// Its name: applications find it by `STARLING_SERVICE=NAME`. Default: `starling`.
+    pub name: String,
+    /// Takes applications of all users. Default: only of the service's own, and of root.
+    pub any_user: bool,
+    /// The endpoints of the service.
+    pub endpoint: EndpointConfig,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        Self {
+            name: DEFAULT_NAME.to_owned(),
+            any_user: false,
+            endpoint: EndpointConfig::default(),
+        }
+    }
+}
+
+/// A service that runs. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Service {
+    _control: ServerHandle,
+    handle: RuntimeHandle,
+    thread: Option<JoinHandle<Result<(), ServiceError>>>,
+}
+
+impl Service {
+    /// Starts a service.
+    ///
+    /// # Errors
+    /// If another process has the name, or the host refuses what the service needs.
+    pub fn start(config: ServiceConfig) -> Result<Self, ServiceError> {
+        let clock = MonotonicClock::new();
+        let device = ShmConfig {
+            allow_other_users: config.any_user,
+            takes_targets: true,
+            ..ShmConfig::default()
+        };
+        let io = ShmIo::bind(&format!("shm://{}", config.name), device)?;
+        let link = EndpointLink::new(io, clock.clone(), &config.endpoint)?;
+        let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint)?;
+        let handle = runtime.handle();
+        let control = control::serve(&config.name, config.any_user, handle.clone())?;
+        let thread = std::thread::Builder::new()
+            .name("starling-runtime".into())
+            .spawn(move || runtime.run())
+            .map_err(|error| {
+                let remedy = "raise the limit of threads";
+                IoError::from_os(Fault::Host, "start a runtime", error, remedy)
+            })?;
+        Ok(Self {
+            _control: control,
+            handle,
+            thread: Some(thread),
+        })
+    }
+
+    /// Whether it has not ended by itself.
+    pub fn is_running(&self) -> bool {
+        self.thread
+            .as_ref()
+            .is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Waits until the service ends by itself.
+    ///
+    /// # Errors
+    /// Why it has ended.
+    pub fn wait(mut self) -> Result<(), ServiceError> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<(), ServiceError> {
+        match self.thread.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(result)) => result,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.handle.send(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // What it died of was printed.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A service for a test, and what calls and is called through it.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use starling::{Channel, Server, ServerBuilder, ServerHandle};
+use starling_sample_services::api::bench::{EchoClient, Payload, Wanted};
+use starling_sample_services::echo;
+use starling_service::{Service, ServiceConfig};
+
+/// A name of this host that no other test has.
+pub(crate) fn name() -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("mesh-{}-{number}", std::process::id())
+}
+
+/// A service that runs.
+pub(crate) struct Mesh {
+    pub(crate) name: String,
+    service: Option<Service>,
+}
+
+impl Mesh {
+    pub(crate) fn start() -> Self {
+        let mut mesh = Self {
+            name: name(),
+            service: None,
+        };
+        mesh.restart();
+        mesh
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        let config = ServiceConfig {
+            name: self.name.clone(),
+            ..ServiceConfig::default()
+        };
+        self.service = Some(Service::start(config).expect("the name is free"));
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.service = None;
+    }
+
+    /// A channel through the service.
+    pub(crate) fn channel(&self, address: &str) -> Channel {
+        let builder = Channel::builder(address).managed_by(&self.name);
+        builder.lazy().expect("an address")
+    }
+
+    /// An echo server that the service listens for.
+    pub(crate) fn echo_at(&self, address: &str) -> ServerHandle {
+        serve(echo_server().managed_by(&self.name), address)
+    }
+}
+
+fn echo_server() -> ServerBuilder {
+    Server::builder().add_service(echo::server())
+}
+
+fn serve(builder: ServerBuilder, address: &str) -> ServerHandle {
+    let server = builder.bind(address).expect("an address").build();
+    server.expect("it is free").spawn().expect("threads")
+}
+
+/// An echo server that knows no service.
+pub(crate) fn echo_at(address: &str) -> ServerHandle {
+    serve(echo_server().direct(), address)
+}
+
+/// A channel that knows no service.
+pub(crate) fn direct(address: &str) -> Channel {
+    Channel::builder(address)
+        .direct()
+        .lazy()
+        .expect("an address")
+}
+
+/// Calls of all kinds, with messages of all sizes, each of which has to come back.
+pub(crate) fn exercise(channel: Channel) {
+    let client = EchoClient::new(channel);
+    for bytes in [0, 32, 511, 512, 513, 4000, 70_000, 3 << 20] {
+        let data = vec![7; bytes];
+        let response = client
+            .call(&Payload::new().with_data(&data))
+            .wait()
+            .expect("an echo");
+        assert_eq!(response.message().data(), &data[..]);
+    }
+    let wanted = Wanted::new().with_items(1000).with_bytes(100);
+    let mut source = client.source(&wanted);
+    let items = source
+        .blocking()
+        .map(|item| item.expect("an item").message().data().len());
+    assert_eq!(items.sum::<usize>(), 100_000);
+    let (mut sender, mut receiver) = client.exchange();
+    for number in 0..100_u8 {
+        let item = Payload::new().with_data(&[number; 1000]);
+        sender.send_wait(&item).expect("it takes items");
+    }
+    sender.close();
+    for (number, item) in receiver.blocking().enumerate() {
+        assert_eq!(
+            item.expect("an item").message().data(),
+            [number as u8; 1000]
+        );
+    }
+}
