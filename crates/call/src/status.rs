@@ -133,6 +133,13 @@ impl Status {
         !self.not_run
     }
 
+    /// The same status with another message.
+    #[must_use]
+    pub fn with_message(mut self, message: impl Into<Cow<'static, str>>) -> Self {
+        self.message = message.into();
+        self
+    }
+
     /// The same status with metadata.
     pub fn with_metadata(mut self, metadata: Metadata) -> Self {
         self.metadata = (!metadata.is_empty()).then(|| Box::new(metadata));

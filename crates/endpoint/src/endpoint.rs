@@ -266,6 +266,16 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.parts.core.proto.drain_peer(proto_peer(peer));
     }
 
+    /// Whether a peer that was told so makes no new requests here, and has none outstanding.
+    pub fn has_left(&self, peer: starling_io::PeerId) -> bool {
+        self.parts.core.proto.has_left(proto_peer(peer))
+    }
+
+    /// The same of all peers, after [`Endpoint::start_drain`].
+    pub fn is_left(&self) -> bool {
+        self.parts.core.proto.is_left()
+    }
+
     /// Ends the sessions that a peer has with this endpoint's handlers: its requests count as cancelled. It is told in
     /// the next turn.
     pub fn end_sessions_of(&mut self, peer: starling_io::PeerId) {

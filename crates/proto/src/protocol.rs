@@ -536,6 +536,12 @@ impl Protocol {
         self.server.is_left(&self.shared)
     }
 
+    /// The same of one client, after [`Protocol::drain_peer`]; or it has no session any more.
+    pub fn has_left(&self, peer: PeerId) -> bool {
+        let entry = self.shared.peers.get(peer);
+        entry.is_none_or(|entry| entry.server_sessions == 0 || entry.has_left)
+    }
+
     /// Refuses a request that was handed over, because this endpoint shuts down. The client learns that it did
     /// not run. False: no client waits for it any more.
     pub fn refuse<S: FrameSink>(&mut self, id: RequestId, sink: &mut S) -> bool {

@@ -47,6 +47,15 @@ impl Controller {
         publications.retain(|_, publication| publication.strong_count() > 0);
         publications.insert(publication.id, Arc::downgrade(publication));
     }
+
+    /// The publication of the process that asks.
+    fn own(&self, request: &OwnedRequest<HoldRequest>) -> Result<Arc<Publication>, Status> {
+        let process = process_of(request)?;
+        let id = request.message().id();
+        let publication = self.publications.lock().get(&id).and_then(Weak::upgrade);
+        let own = publication.filter(|publication| publication.process == process);
+        own.ok_or_else(|| Status::not_found("the address is not published any more"))
+    }
 }
 
 impl Control for Controller {
@@ -76,19 +85,18 @@ impl Control for Controller {
         _: NestedContext,
         request: OwnedRequest<HoldRequest>,
     ) -> Result<HoldResponse, Status> {
-        let id = request.message().id();
-        let process = process_of(&request)?;
-        let publication = self.publications.lock().get(&id).and_then(Weak::upgrade);
-        let own = publication.filter(|publication| publication.process == process);
-        let Some(publication) = own else {
-            return Err(Status::not_found("the address is not published any more"));
-        };
-        let held = Held {
-            runtime: &self.runtime,
-            id,
-        };
+        self.own(&request)?.over().await;
+        Ok(HoldResponse::new())
+    }
+
+    async fn unpublish(
+        self: Arc<Self>,
+        _: NestedContext,
+        request: OwnedRequest<HoldRequest>,
+    ) -> Result<HoldResponse, Status> {
+        let publication = self.own(&request)?;
+        self.runtime.send(Command::Unpublish(publication.id));
         publication.over().await;
-        std::mem::forget(held);
         Ok(HoldResponse::new())
     }
 }
@@ -101,16 +109,4 @@ fn process_of<M: starling::Message>(request: &OwnedRequest<M>) -> Result<u32, St
             "the service cannot see which process this is: run both in one pid namespace",
         )
     })
-}
-
-/// Ends a publication when nobody holds it any more.
-struct Held<'a> {
-    runtime: &'a RuntimeHandle,
-    id: u64,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.runtime.send(Command::Unpublish(self.id));
-    }
 }

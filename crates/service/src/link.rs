@@ -86,10 +86,15 @@ pub(crate) trait Link: Send {
     fn peer(&mut self, peer: PeerId) -> Peer;
     /// Refuses a request that came by this link, because its server shuts down.
     fn refuse_draining(&mut self, reply: DeferredReply);
+    /// Tells a client to make no new requests.
     fn drain_peer(&mut self, peer: PeerId);
+    /// Whether it makes none, and has none outstanding.
+    fn has_left(&self, peer: PeerId) -> bool;
     fn end_sessions_of(&mut self, peer: PeerId);
-    /// Takes no new requests, and tells clients so.
+    /// Takes no new requests, and tells all clients so.
     fn start_drain(&mut self);
+    /// Whether they make none, and have none outstanding.
+    fn is_left(&self) -> bool;
     /// Ends all sessions, and says so.
     fn end(&mut self);
 
@@ -223,6 +228,14 @@ impl<I: Device> Link for EndpointLink<I> {
 
     fn drain_peer(&mut self, peer: PeerId) {
         self.endpoint.drain_peer(peer);
+    }
+
+    fn has_left(&self, peer: PeerId) -> bool {
+        self.endpoint.has_left(peer)
+    }
+
+    fn is_left(&self) -> bool {
+        self.endpoint.is_left()
     }
 
     fn end_sessions_of(&mut self, peer: PeerId) {

@@ -12,6 +12,7 @@
 //! can disturb another's streams or sessions.
 
 mod calls;
+mod leaving;
 mod links;
 mod poller;
 mod publish;
@@ -27,7 +28,8 @@ use starling_endpoint::{CallError, EndpointConfig, MethodId, Status, unsent_mess
 use starling_io::{Clock, MonotonicClock, PeerId};
 
 use self::calls::{Calls, Forwarded};
-use self::links::{LinkId, Links};
+use self::leaving::Leaving;
+use self::links::{LinkEntry, LinkId, Links};
 use self::poller::Poller;
 pub(crate) use self::poller::RuntimeWaker;
 use self::routes::{Callers, Route, RouteId, RouteState, Routes};
@@ -37,7 +39,7 @@ use crate::forwarded::{self, translate};
 use crate::link::{Arrived, Ended, Events, Link};
 use crate::publication::Publication;
 
-/// While links spin, the parked ones are looked at in each of so many rounds.
+/// While links are busy or spin, the parked ones are looked at once in so many rounds.
 const ROUNDS_PER_LOOK: u32 = 16;
 
 /// Whose a link is.
@@ -104,6 +106,10 @@ pub(crate) struct Runtime {
     handle: RuntimeHandle,
     /// The method by which an application asks whether its server is reached.
     reach: MethodId,
+    /// Callers whose server is gone.
+    leaving: Vec<Leaving>,
+    /// What applications want that waits for an address to be free.
+    deferred: Vec<Command>,
     /// By the link that listens.
     publications: HashMap<LinkId, Arc<Publication>>,
 }
@@ -131,6 +137,8 @@ impl Runtime {
             commands,
             handle: RuntimeHandle { sender, waker },
             reach: MethodId(starling::managed::reach_method().id),
+            leaving: Vec::new(),
+            deferred: Vec::new(),
             publications: HashMap::new(),
         })
     }
@@ -145,7 +153,7 @@ impl Runtime {
     /// If the link by which applications come fails, or the system does.
     pub(crate) fn run(&mut self) -> Result<(), ServiceError> {
         let (mut active, mut events) = (Vec::new(), Events::default());
-        let mut idle_rounds = 0;
+        let mut rounds_since_look = 0;
         loop {
             if self.links.poller().waker().take() && !self.execute_commands() {
                 return Ok(());
@@ -159,13 +167,17 @@ impl Runtime {
                 is_idle = false;
                 self.cancel_given_up();
             }
-            idle_rounds = if is_idle { idle_rounds + 1 } else { 0 };
-            if idle_rounds == 0 {
+            if !self.leaving.is_empty() {
+                is_idle &= !self.end_left();
+            }
+            rounds_since_look += 1;
+            if !is_idle && rounds_since_look < ROUNDS_PER_LOOK {
                 continue;
             }
-            let may_sleep = self.links.park()?;
-            if may_sleep || idle_rounds % ROUNDS_PER_LOOK == 0 {
-                self.links.look(may_sleep)?;
+            let may_sleep = self.links.park()? && is_idle;
+            if may_sleep || rounds_since_look >= ROUNDS_PER_LOOK {
+                rounds_since_look = 0;
+                self.links.look(may_sleep, self.leaving_until_ns())?;
             }
         }
     }
@@ -173,6 +185,12 @@ impl Runtime {
     /// False: it has to stop.
     fn execute_commands(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
+            if let Command::Publish { address, .. } = &command
+                && self.is_leaving(address)
+            {
+                self.deferred.push(command);
+                continue;
+            }
             match command {
                 Command::Resolved {
                     route,
@@ -335,6 +353,12 @@ impl Runtime {
                 self.refuse(from, arrived, status);
             }
             RouteState::Connecting(_) | RouteState::Resolving => route.waiting.push(arrived),
+            RouteState::Leaving => {
+                let from = route.from();
+                if let Some(entry) = self.links.awake(from) {
+                    entry.link.refuse_draining(arrived.reply);
+                }
+            }
             RouteState::Idle | RouteState::Down { .. } => {
                 route.waiting.push(arrived);
                 self.resolve(id);
@@ -381,6 +405,7 @@ impl Runtime {
             // The call was cancelled because its caller no longer waits.
             (Err(_), Some(why)) => Err(why),
             (Err(mut status), None) => {
+                status = named_publicly(status, &self.routes, from, entry);
                 if unsent_message(&mut status).is_some() {
                     // No server has it: the caller may make it elsewhere.
                     return entry.link.refuse_draining(reply);
@@ -472,7 +497,10 @@ impl Runtime {
             links.retain(|(_, link)| *link != id);
             !links.is_empty()
         });
-        self.fail_calls_of(id, "the caller's last session is over");
+        self.fail_calls_of(
+            id,
+            "the service no longer reaches the server; the call may have run",
+        );
         self.links.remove(id);
     }
 
@@ -499,5 +527,17 @@ impl Runtime {
                     .answer(call.reply, Err(Status::unavailable(failure.to_owned())));
             }
         }
+    }
+}
+
+/// Has the text of a failure name an application by the address that its clients know.
+fn named_publicly(status: Status, routes: &Routes, from: LinkId, entry: &LinkEntry) -> Status {
+    let target = routes.of_all(from).map(|route| route.target.as_str());
+    match target.and_then(|target| status.message().strip_prefix(target)) {
+        Some(rest) => {
+            let text = format!("{}{rest}", entry.link.local_address());
+            status.with_message(text)
+        }
+        None => status,
     }
 }

@@ -22,11 +22,22 @@ pub(super) type LinkId = usize;
 /// How long a runtime sleeps at most while a link cannot be watched.
 const UNWATCHED_SLEEP_NS: u64 = 1_000_000;
 
+/// Who waits for a link's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// Nobody: it takes turns.
+    None,
+    /// The runtime's poller: the link is parked.
+    Watched,
+    /// Nobody can: it takes turns, and its device is looked at when it is due.
+    Unwatched,
+}
+
 pub(super) struct LinkEntry {
     pub(super) link: Box<dyn Link>,
     /// Watched while it is parked. None: it cannot be.
     descriptor: Option<OwnedFd>,
-    is_parked: bool,
+    wait: Wait,
     /// When it has to take a turn though nothing arrives. Known while it is parked.
     due_ns: Option<u64>,
     /// [`Link::sessions_changed`], as it was last seen.
@@ -66,7 +77,7 @@ impl Links {
         place.insert(LinkEntry {
             link,
             descriptor,
-            is_parked: false,
+            wait: Wait::None,
             due_ns: None,
             sessions_seen: 0,
             routes: 0,
@@ -99,8 +110,8 @@ impl Links {
             return;
         };
         entry.due_ns = None;
-        if std::mem::take(&mut entry.is_parked) {
-            // If it fails, so does the turn that follows.
+        if std::mem::replace(&mut entry.wait, Wait::None) != Wait::None {
+            // Has the device look at what it waits for. If it fails, so does the turn that follows.
             let _ = entry.link.end_wait();
         }
     }
@@ -108,7 +119,7 @@ impl Links {
     /// The links that take turns.
     pub(super) fn active(&self, into: &mut Vec<LinkId>) {
         into.clear();
-        let active = self.entries.iter().filter(|(_, entry)| !entry.is_parked);
+        let active = (self.entries.iter()).filter(|(_, entry)| entry.wait != Wait::Watched);
         into.extend(active.map(|(id, _)| id));
     }
 
@@ -116,7 +127,7 @@ impl Links {
     pub(super) fn park(&mut self) -> Result<bool, ServiceError> {
         let mut all = true;
         for (id, entry) in &mut self.entries {
-            if entry.is_parked {
+            if entry.wait != Wait::None {
                 continue;
             }
             if entry.link.spins() {
@@ -126,14 +137,14 @@ impl Links {
             let due_ns = entry.link.next_timer_ns();
             match entry.link.begin_wait() {
                 Ok(ReactorWait::Begun) => {
-                    entry.is_parked = true;
+                    entry.wait = Wait::Watched;
                     entry.due_ns = due_ns;
                     if let Some(descriptor) = &entry.descriptor {
                         self.poller.watch(id, descriptor)?;
                     }
                 }
                 Ok(ReactorWait::Unsupported) => {
-                    // Nobody ends its wait, so the runtime looks at it soon.
+                    entry.wait = Wait::Unwatched;
                     entry.due_ns = Some(self.clock.now_ns() + UNWATCHED_SLEEP_NS);
                 }
                 // A failure shows in its next turn.
@@ -143,12 +154,18 @@ impl Links {
         Ok(all)
     }
 
-    /// Wakes the links for which something arrived, or whose time has come, after a sleep if `may_sleep`.
-    pub(super) fn look(&mut self, may_sleep: bool) -> Result<(), ServiceError> {
+    /// Wakes the links for which something arrived, or whose time has come, after a sleep if `may_sleep`, at most until
+    /// the given time.
+    pub(super) fn look(
+        &mut self,
+        may_sleep: bool,
+        until_ns: Option<u64>,
+    ) -> Result<(), ServiceError> {
         let due_ns = self
             .entries
             .iter()
             .filter_map(|(_, entry)| entry.due_ns)
+            .chain(until_ns)
             .min();
         let timeout = match (may_sleep, due_ns) {
             (false, _) => Some(Duration::ZERO),

@@ -87,12 +87,13 @@ impl Runtime {
             .publications
             .iter()
             .find(|(_, publication)| publication.id == id);
-        if let Some((link, _)) = found {
-            self.end_publication(*link);
+        let route = found.and_then(|(link, _)| self.routes.of_link(*link).pop());
+        if let Some(route) = route {
+            self.begin_leaving(route);
         }
     }
 
-    /// The service listens at an address no more.
+    /// The service listens at an address no more: its clients have left.
     pub(super) fn end_publication(&mut self, from: LinkId) {
         let Some(publication) = self.publications.remove(&from) else {
             return;
@@ -102,5 +103,24 @@ impl Runtime {
         }
         self.links.remove(from);
         publication.end();
+        // Another application may wait for the address.
+        let deferred = std::mem::take(&mut self.deferred);
+        deferred
+            .into_iter()
+            .for_each(|command| self.handle.send(command));
+    }
+
+    /// Whether the service still listens at an address, whose clients leave.
+    pub(super) fn is_leaving(&mut self, address: &str) -> bool {
+        let leaving = self.leaving.iter().map(|leaving| leaving.callers.link());
+        let links: Vec<LinkId> = leaving
+            .filter(|link| self.publications.contains_key(link))
+            .collect();
+        let own = |link| {
+            self.links
+                .get_mut(link)
+                .map(|entry| entry.link.local_address())
+        };
+        links.into_iter().filter_map(own).any(|own| own == address)
     }
 }

@@ -3,9 +3,9 @@
 //! ```text
 //!          request        resolved       session open
 //!   Idle ─────────▶ Resolving ──▶ Connecting ──▶ Open
-//!    ▲  ▲ request      │ failed      │ the last      │ session ended: the caller's sessions end, too,
-//!    │  └──────────── Down ◀─────────┘ target failed │ for it has to bind anew
-//!    └───────────────────────────────────────────────┘
+//!    ▲  ▲ request      │ failed      │ the last      │ session ended
+//!    │  └──────────── Down ◀─────────┘ target failed ▼
+//!    └──────────────────────────────────────────── Leaving: the callers' sessions end, for they have to bind anew
 //! ```
 //!
 //! Requests wait while a session is opened. After the n-th failure in a row, requests fail at once for 2^n times
@@ -37,6 +37,14 @@ pub(super) enum Callers {
     All(LinkId),
 }
 
+impl Callers {
+    /// The link by which they come.
+    pub(super) fn link(self) -> LinkId {
+        let (Self::Peer(link, _) | Self::All(link)) = self;
+        link
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum RouteState {
     Idle,
@@ -48,6 +56,8 @@ pub(super) enum RouteState {
         until_ns: u64,
         status: Status,
     },
+    /// The server is gone, and its callers leave.
+    Leaving,
 }
 
 #[derive(Debug)]
@@ -83,9 +93,7 @@ impl Route {
 
     /// The link by which its requests come.
     pub(super) fn from(&self) -> LinkId {
-        match self.callers {
-            Callers::Peer(link, _) | Callers::All(link) => link,
-        }
+        self.callers.link()
     }
 
     pub(super) fn session(&self) -> Option<SessionId> {
@@ -150,6 +158,11 @@ impl Routes {
     /// The route of one peer.
     pub(super) fn of_peer(&self, link: LinkId, peer: PeerId) -> Option<RouteId> {
         self.by_peer.get(&(link, peer)).copied()
+    }
+
+    /// The route of all peers of a link.
+    pub(super) fn of_all(&self, link: LinkId) -> Option<&Route> {
+        self.table.get(*self.by_link.get(&link)?)
     }
 
     pub(super) fn get(&self, id: RouteId) -> Option<&Route> {

@@ -106,7 +106,7 @@ impl Runtime {
         }
         match state {
             Some(SessionState::Ended(error)) if is_opening => self.handle_not_opened(id, error),
-            Some(SessionState::Ended(_)) | None => self.handle_end(id),
+            Some(SessionState::Ended(_)) | None => self.begin_leaving(id),
             Some(state) => {
                 let callers = route.callers;
                 let drains = state == SessionState::Draining && !route.is_draining;
@@ -132,27 +132,11 @@ impl Runtime {
         match route.callers {
             // It listens, and does not serve yet.
             Callers::All(_) if error == SessionError::ConnectTimeout => self.resolve(id),
-            Callers::All(from) => self.end_publication(from),
+            Callers::All(_) => self.begin_leaving(id),
             Callers::Peer(..) if !route.addresses.is_empty() => self.connect(id),
             Callers::Peer(..) => {
                 let text = format!("connect {}: {error}; the call did not run", route.target);
                 self.fail_route(id, Status::unavailable(text));
-            }
-        }
-    }
-
-    /// The server behind a route is gone.
-    fn handle_end(&mut self, id: RouteId) {
-        let Some(route) = self.routes.get(id) else {
-            return;
-        };
-        match route.callers {
-            Callers::All(from) => self.end_publication(from),
-            // They have to bind anew, so their sessions end.
-            Callers::Peer(from, peer) => {
-                if let Some(entry) = self.links.awake(from) {
-                    entry.link.end_sessions_of(peer);
-                }
             }
         }
     }
@@ -165,27 +149,8 @@ impl Runtime {
         };
         route.fail(now_ns, status.clone());
         let from = route.from();
-        let callers = route.callers;
         for arrived in std::mem::take(&mut route.waiting) {
             self.refuse(from, arrived, status.clone());
-        }
-        // A caller that wants to try again opens another session.
-        if let Callers::Peer(from, peer) = callers
-            && let Some(entry) = self.links.awake(from)
-        {
-            entry.link.end_sessions_of(peer);
-        }
-    }
-
-    /// The server behind a route shuts down: its callers are to make no new calls.
-    fn drain_callers(&mut self, callers: Callers) {
-        let (Callers::All(from) | Callers::Peer(from, _)) = callers;
-        let Some(entry) = self.links.awake(from) else {
-            return;
-        };
-        match callers {
-            Callers::All(_) => entry.link.start_drain(),
-            Callers::Peer(_, peer) => entry.link.drain_peer(peer),
         }
     }
 }

@@ -407,15 +407,25 @@ mod __items {
                 server_streaming: false,
                 idempotent: false,
             },
+            __rt::MethodDescriptor {
+                path: "/starling.control.Control/Unpublish",
+                id: 0x346bb572,
+                mode: __rt::Mode::Nested,
+                request: &HOLD_REQUEST_LAYOUT,
+                response: &HOLD_RESPONSE_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
         ],
-        schema_hash: 0xa14cf424b3455286,
-        schema: b"\x01\x04\x1cstarling.control.HoldRequest\x01\x01\x04\x00\x02id\x1dstarling.control.HoldResponse\x00\x1fstarling.control.PublishRequest\x02\x01\t\x00\x07address\x02\t\x00\x0bapplication\x1astarling.control.Published\x02\x01\x04\x00\x02id\x02\t\x00\x07address\x02\x1e/starling.control.Control/Hold\x00\x00\x01!/starling.control.Control/Publish\x00\x02\x03",
+        schema_hash: 0x64612f60ba570bcb,
+        schema: b"\x01\x04\x1cstarling.control.HoldRequest\x01\x01\x04\x00\x02id\x1dstarling.control.HoldResponse\x00\x1fstarling.control.PublishRequest\x02\x01\t\x00\x07address\x02\t\x00\x0bapplication\x1astarling.control.Published\x02\x01\x04\x00\x02id\x02\t\x00\x07address\x03\x1e/starling.control.Control/Hold\x00\x00\x01!/starling.control.Control/Publish\x00\x02\x03#/starling.control.Control/Unpublish\x00\x00\x01",
         file_descriptor_set: include_bytes!("starling.control.fds"),
     };
     /// Service `starling.control.Control`.
     pub trait Control: ::core::marker::Send + ::core::marker::Sync + 'static {
         /// Has the service listen at an address, and call the application for each call that comes there, until the
-        /// application listens no more, or a Hold is cancelled.
+        /// application listens no more, or takes it back.
         ///
         /// The answer may come later: an implementation may be an `async fn`.
         fn publish(
@@ -425,10 +435,20 @@ mod __items {
         ) -> impl ::core::future::Future<
             Output = ::core::result::Result<Published, __rt::Status>,
         > + ::core::marker::Send + 'static;
-        /// Is answered when the publication has ended, with NOT_FOUND if there is none. Its cancellation ends the publication.
+        /// Is answered when the publication has ended, with NOT_FOUND if there is none.
         ///
         /// The answer may come later: an implementation may be an `async fn`.
         fn hold(
+            self: ::std::sync::Arc<Self>,
+            context: __rt::NestedContext,
+            request: __rt::OwnedRequest<HoldRequest>,
+        ) -> impl ::core::future::Future<
+            Output = ::core::result::Result<HoldResponse, __rt::Status>,
+        > + ::core::marker::Send + 'static;
+        /// Ends a publication, and is answered when its clients have gone elsewhere and the address is free.
+        ///
+        /// The answer may come later: an implementation may be an `async fn`.
+        fn unpublish(
             self: ::std::sync::Arc<Self>,
             context: __rt::NestedContext,
             request: __rt::OwnedRequest<HoldRequest>,
@@ -439,7 +459,7 @@ mod __items {
     /// Serves `starling.control.Control` with an implementation of [`Control`].
     pub struct ControlServer<__T> {
         service: ::std::sync::Arc<__T>,
-        modes: [__rt::Mode; 2],
+        modes: [__rt::Mode; 3],
     }
     impl<__T: Control> ControlServer<__T> {
         /// Serves with `service`; methods run where the `.proto` file says.
@@ -450,7 +470,7 @@ mod __items {
         pub fn from_arc(service: ::std::sync::Arc<__T>) -> Self {
             Self {
                 service,
-                modes: [__rt::Mode::Nested, __rt::Mode::Nested],
+                modes: [__rt::Mode::Nested, __rt::Mode::Nested, __rt::Mode::Nested],
             }
         }
         /// Runs the method of this name in the `.proto` file in worker threads.
@@ -516,6 +536,23 @@ mod __items {
                         )
                     },
                 );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .nested::<
+                    HoldRequest,
+                    HoldResponse,
+                    _,
+                    _,
+                >(
+                    &CONTROL_SERVICE.methods[2],
+                    move |context, request| {
+                        <__T as Control>::unpublish(
+                            ::std::sync::Arc::clone(&service),
+                            context,
+                            request,
+                        )
+                    },
+                );
         }
     }
     /// Calls `starling.control.Control`.
@@ -545,7 +582,7 @@ mod __items {
             &self.caller
         }
         /// Has the service listen at an address, and call the application for each call that comes there, until the
-        /// application listens no more, or a Hold is cancelled.
+        /// application listens no more, or takes it back.
         pub fn publish(&self, request: &PublishRequest) -> __C::Call<Published> {
             self.caller
                 .unary::<
@@ -575,7 +612,7 @@ mod __items {
                     ::core::option::Option::Some(options),
                 )
         }
-        /// Is answered when the publication has ended, with NOT_FOUND if there is none. Its cancellation ends the publication.
+        /// Is answered when the publication has ended, with NOT_FOUND if there is none.
         pub fn hold(&self, request: &HoldRequest) -> __C::Call<HoldResponse> {
             self.caller
                 .unary::<
@@ -600,6 +637,36 @@ mod __items {
                     HoldResponse,
                 >(
                     &CONTROL_SERVICE.methods[1],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+        /// Ends a publication, and is answered when its clients have gone elsewhere and the address is free.
+        pub fn unpublish(&self, request: &HoldRequest) -> __C::Call<HoldResponse> {
+            self.caller
+                .unary::<
+                    HoldRequest,
+                    HoldResponse,
+                >(
+                    &CONTROL_SERVICE.methods[2],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `unpublish`, with options for this call, which come before the client's.
+        pub fn unpublish_with(
+            &self,
+            request: &HoldRequest,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<HoldResponse> {
+            self.caller
+                .unary::<
+                    HoldRequest,
+                    HoldResponse,
+                >(
+                    &CONTROL_SERVICE.methods[2],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),

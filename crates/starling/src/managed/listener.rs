@@ -17,12 +17,16 @@ use super::service_address;
 use crate::address::Address;
 use crate::channel::Channel;
 use crate::error::Error;
+use crate::options::CallOptions;
 use crate::plane::{Listener, Serving};
 use crate::wait::block_on;
 
 /// The pause before an address is published again: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// How long an end waits for the service to end the publication.
+const UNPUBLISHED: Duration = Duration::from_secs(2);
 
 /// Numbers the listeners of this process.
 static LISTENERS: AtomicU64 = AtomicU64::new(0);
@@ -151,6 +155,9 @@ fn hold(client: &ControlClient<Channel>, request: &PublishRequest, mut id: u64, 
     loop {
         let held = HoldRequest::new().with_id(id);
         if ended.or(client.hold(&held)).is_none() {
+            // The address is free when the server's owner hears of its end.
+            let options = CallOptions::with_timeout(UNPUBLISHED);
+            let _ = client.unpublish_with(&held, &options).wait();
             return;
         }
         loop {

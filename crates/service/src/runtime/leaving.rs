@@ -1,0 +1,103 @@
+//! Callers whose server is gone, and who have to bind anew: they are told to make no new calls, and their sessions end
+//! when they have none outstanding.
+//!
+//! ```text
+//!  server gone ─▶ DRAIN to its callers ─▶ what they send is refused, and goes elsewhere ─▶ all have left: RESET
+//! ```
+//!
+//! So no call that only the service has got counts as one that may have run.
+
+use starling_io::{Clock, PeerId};
+
+use super::Runtime;
+use super::links::LinkId;
+use super::routes::{Callers, RouteId, RouteState};
+
+/// How long callers may take to leave: those that do not answer are ended.
+const LEAVE_NS: u64 = 1_000_000_000;
+
+/// Callers of a route that leave.
+pub(super) struct Leaving {
+    route: RouteId,
+    pub(super) callers: Callers,
+    until_ns: u64,
+}
+
+impl Runtime {
+    /// Has the callers of a route leave, whose server is gone.
+    pub(super) fn begin_leaving(&mut self, id: RouteId) {
+        let Some(route) = self.routes.get_mut(id) else {
+            return;
+        };
+        if matches!(route.state, RouteState::Leaving) {
+            return;
+        }
+        route.state = RouteState::Leaving;
+        let (callers, waiting) = (route.callers, std::mem::take(&mut route.waiting));
+        self.drain_callers(callers);
+        if let Some(entry) = self.links.awake(callers.link()) {
+            for arrived in waiting {
+                entry.link.refuse_draining(arrived.reply);
+            }
+        }
+        self.leaving.push(Leaving {
+            route: id,
+            callers,
+            until_ns: self.clock.now_ns() + LEAVE_NS,
+        });
+    }
+
+    /// Tells the callers of a server that shuts down to make no new calls.
+    pub(super) fn drain_callers(&mut self, callers: Callers) {
+        let Some(entry) = self.links.awake(callers.link()) else {
+            return;
+        };
+        match callers {
+            Callers::All(_) => entry.link.start_drain(),
+            Callers::Peer(_, peer) => entry.link.drain_peer(peer),
+        }
+    }
+
+    /// Ends the sessions of callers that have left. Returns whether there were any.
+    pub(super) fn end_left(&mut self) -> bool {
+        let now_ns = self.clock.now_ns();
+        let links = &mut self.links;
+        let mut has_left = |leaving: &mut Leaving| {
+            let Some(entry) = links.get_mut(leaving.callers.link()) else {
+                return true;
+            };
+            let has_left = match leaving.callers {
+                Callers::All(_) => entry.link.is_left(),
+                Callers::Peer(_, peer) => entry.link.has_left(peer),
+            };
+            has_left || leaving.until_ns <= now_ns
+        };
+        let left: Vec<Leaving> = self.leaving.extract_if(.., |it| has_left(it)).collect();
+        let any = !left.is_empty();
+        for Leaving { route, callers, .. } in left {
+            match callers {
+                Callers::All(from) => self.end_publication(from),
+                Callers::Peer(from, peer) => self.end_sessions(route, from, peer),
+            }
+        }
+        any
+    }
+
+    fn end_sessions(&mut self, route: RouteId, from: LinkId, peer: PeerId) {
+        // The number may be that of another route by now.
+        if self.routes.of_peer(from, peer) != Some(route) {
+            return;
+        }
+        if let Some(route) = self.routes.get_mut(route) {
+            route.state = RouteState::Idle;
+        }
+        if let Some(entry) = self.links.awake(from) {
+            entry.link.end_sessions_of(peer);
+        }
+    }
+
+    /// When callers that do not answer are ended.
+    pub(super) fn leaving_until_ns(&self) -> Option<u64> {
+        self.leaving.iter().map(|leaving| leaving.until_ns).min()
+    }
+}
