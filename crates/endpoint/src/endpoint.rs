@@ -259,8 +259,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.context().close(session);
     }
 
-    /// Tells a peer to make no new requests here, as [`Endpoint::start_drain`] tells all. What comes nevertheless is to be
-    /// refused ([`Endpoint::refuse_draining`]).
+    /// Tells a peer to make no new requests here, as [`Endpoint::start_drain`] tells all. What comes nevertheless
+    /// is to be refused ([`Endpoint::refuse_draining`]).
     pub fn drain_peer(&mut self, peer: starling_io::PeerId) {
         self.begin_owner_work();
         self.parts.core.proto.drain_peer(proto_peer(peer));
@@ -346,8 +346,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.context().complete_with(reply, result);
     }
 
-    /// Refuses a deferred request because its server shuts down. It did not run, and its client gets the message back to
-    /// send it elsewhere.
+    /// Refuses a deferred request because its server shuts down. It did not run, and its client gets the message
+    /// back to send it elsewhere.
     pub fn refuse_draining(&mut self, reply: DeferredReply) {
         self.begin_owner_work();
         let sink = &mut Sink(self.io.split().1);

@@ -61,6 +61,16 @@ impl<'a> ShmAddress<'a> {
     }
 }
 
+impl ShmAddress<'_> {
+    /// The address of the peer that it names: its name and target, without the settings.
+    pub(crate) fn of_peer(&self) -> String {
+        match self.target {
+            Some(target) => format!("{}?target={target}", self.bare),
+            None => self.bare.to_owned(),
+        }
+    }
+}
+
 /// Splits a target, which is the last option, from the others.
 fn split_target(options: Option<&str>) -> (Option<&str>, Option<&str>) {
     let Some(options) = options else {

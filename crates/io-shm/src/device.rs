@@ -296,13 +296,10 @@ impl PacketIo for ShmIo {
     /// event, [`PeerGone::Refused`](starling_io::PeerGone::Refused).
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
         let attempt = format!("open {address}");
-        let ShmAddress { bare, target, .. } = ShmAddress::parse(address)?;
-        let name = socket_name(&attempt, bare)?;
-        let opened = match target {
-            Some(target) => format!("{bare}?target={target}"),
-            None => bare.to_owned(),
-        };
-        let address = opened.as_str();
+        let address = ShmAddress::parse(address)?;
+        let (name, target) = (socket_name(&attempt, address.bare)?, address.target);
+        let opened = address.of_peer();
+        let address = &*opened;
         if let Some(number) = self.find_opened(address) {
             // The peer may just have gone, and another device have its name.
             self.handle_messages(number, false);

@@ -518,7 +518,8 @@ impl Protocol {
     /// when it uses one again.
     pub fn end_sessions_of<S: FrameSink>(&mut self, peer: PeerId, sink: &mut S) {
         self.shared.ask_flush();
-        self.server.reset_peer(&mut self.shared, peer, sink);
+        self.server.announce_end(&self.shared, peer, sink);
+        self.server.drop_peer(&mut self.shared, peer);
     }
 
     /// Begins to shut down: refuses new sessions, and tells the clients from the next flush on that they are to

@@ -318,6 +318,12 @@ impl Server {
         true
     }
 
+    /// Tells one client that all its sessions here are over. One that does not hear it learns it when it uses a
+    /// session again.
+    pub(crate) fn announce_end<S: FrameSink>(&self, shared: &Shared, peer: PeerId, sink: &mut S) {
+        let _ = announce_shutdown_to(shared, peer, sink);
+    }
+
     /// Answers a frame for an unknown session.
     #[cold]
     pub(super) fn reset<S: FrameSink>(
@@ -345,7 +351,7 @@ impl Server {
 }
 
 /// Tells a client that all its sessions here are over.
-pub(super) fn announce_shutdown_to<S: FrameSink>(
+fn announce_shutdown_to<S: FrameSink>(
     shared: &Shared,
     peer: PeerId,
     sink: &mut S,

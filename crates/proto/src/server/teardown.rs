@@ -3,7 +3,6 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::handshake::announce_shutdown_to;
 use super::slot::Phase;
 use super::{ClientKey, Server, abandon};
 use crate::holdings::Holder;
@@ -89,18 +88,6 @@ impl Server {
         shared.stats.sessions_evicted += 1;
         self.drop_session(shared, id);
         true
-    }
-
-    /// Drops all sessions of a client, and tells it, as an endpoint does that is shut down.
-    pub(crate) fn reset_peer<S: FrameSink>(
-        &mut self,
-        shared: &mut Shared,
-        peer: PeerId,
-        sink: &mut S,
-    ) {
-        // A client that does not hear it learns it when it uses a session again.
-        let _ = announce_shutdown_to(shared, peer, sink);
-        self.drop_peer(shared, peer);
     }
 
     /// Drops all sessions of a client.
