@@ -16,6 +16,7 @@ mod leaving;
 mod links;
 mod poller;
 mod publish;
+mod resolving;
 mod routes;
 mod sessions;
 
@@ -32,6 +33,7 @@ use self::leaving::Leaving;
 use self::links::{LinkEntry, LinkId, Links};
 use self::poller::Poller;
 pub(crate) use self::poller::RuntimeWaker;
+use self::resolving::Resolving;
 use self::routes::{Callers, Route, RouteId, RouteState, Routes};
 use crate::device::DeviceKind;
 use crate::error::ServiceError;
@@ -41,6 +43,9 @@ use crate::publication::Publication;
 
 /// While links are busy or spin, the parked ones are looked at once in so many rounds.
 const ROUNDS_PER_LOOK: u32 = 16;
+
+/// Devices by which one application calls, at most.
+const MAX_ADAPTERS: usize = 16;
 
 /// Whose a link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +111,7 @@ pub(crate) struct Runtime {
     handle: RuntimeHandle,
     /// The method by which an application asks whether its server is reached.
     reach: MethodId,
+    resolving: Resolving,
     /// Callers whose server is gone.
     leaving: Vec<Leaving>,
     /// What applications want that waits for an address to be free.
@@ -137,6 +143,7 @@ impl Runtime {
             commands,
             handle: RuntimeHandle { sender, waker },
             reach: MethodId(starling::managed::reach_method().id),
+            resolving: Resolving::default(),
             leaving: Vec::new(),
             deferred: Vec::new(),
             publications: HashMap::new(),
@@ -299,6 +306,12 @@ impl Runtime {
         };
         if let Some((_, link)) = adapters.iter().find(reaches) {
             return Ok(*link);
+        }
+        if adapters.len() == MAX_ADAPTERS {
+            return Err(Status::resource_exhausted(format!(
+                "the service has {MAX_ADAPTERS} devices for this application already: use fewer interfaces, and \
+                 addresses with the same settings"
+            )));
         }
         let failed = |error: ServiceError| Status::unavailable(error.to_string());
         let link = kind

@@ -86,6 +86,7 @@
 //! | `udp://host:port` | any host, by the kernel's UDP |
 //! | `shm://name` | a process of this host, of the same user or root's |
 //! | `shm://name?users=any` | the same, of any user: at both ends |
+//! | `shm://name?target=ADDRESS` | through the managed service `name` of this host, the server at `ADDRESS`: what `STARLING_SERVICE` makes of it, see [`managed`] |
 //! | `shm://name?peers=N&peers_of_one=N` | at a server: room for `N` clients instead of 1,024, and for `N` of one process instead of 512 |
 //! | `xdp://ifname/host:port` | any host, past the kernel's network stack, by the interface `ifname` of this host |
 //! | `xdp://ifname/host:port?queue=N&mode=MODE` | the same, by queue `N` instead of 0, in mode `zero-copy`, `driver` or `generic` instead of the best one that works |
@@ -358,7 +359,7 @@
 //! | missing | meanwhile |
 //! |---|---|
 //! | encryption and authentication | trusted networks only; a token in metadata |
-//! | gRPC, the managed service | a server of your own beside it; both are planned |
+//! | gRPC, policies in the managed service | a server of your own beside it; interceptors |
 //! | `proto2` and editions | `syntax = "proto3"` |
 //!
 //! # Stats

@@ -14,6 +14,9 @@ use crate::publication::Publication;
 /// The scheme by which the service reaches applications.
 const WITHIN_HOST: &str = "shm";
 
+/// Addresses of one application, at most.
+const MAX_PUBLICATIONS: usize = 64;
+
 impl Runtime {
     /// Listens at an address, for the application that listens at another. Returns the address, with its port.
     pub(super) fn publish(
@@ -22,6 +25,12 @@ impl Runtime {
         application: &str,
         publication: &Arc<Publication>,
     ) -> Result<String, Status> {
+        let own = |other: &&Arc<Publication>| other.process == publication.process;
+        if self.publications.values().filter(own).count() >= MAX_PUBLICATIONS {
+            return Err(Status::resource_exhausted(format!(
+                "the service listens at {MAX_PUBLICATIONS} addresses for this application already"
+            )));
+        }
         let refused = |error: ServiceError| Status::failed_precondition(error.to_string());
         let kind = DeviceKind::of(address).map_err(refused)?;
         let within = DeviceKind::of(application).map_err(refused)?;

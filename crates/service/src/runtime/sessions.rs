@@ -1,87 +1,70 @@
 //! The sessions behind routes: how they open, and what follows from their end.
 
-use starling_endpoint::{SessionError, SessionState, Status};
+use starling_endpoint::{Peer, SessionError, SessionId, SessionState, Status};
 use starling_io::Clock;
 
+use super::Runtime;
+use super::links::{LinkEntry, LinkId};
 use super::routes::{Callers, RouteId, RouteState};
-use super::{Command, Runtime};
-use crate::device::DeviceKind;
+
+/// The user who may reach all.
+const ROOT: u32 = 0;
 
 impl Runtime {
-    /// Finds the addresses of a route's target, and connects to the first.
-    pub(super) fn resolve(&mut self, id: RouteId) {
-        let Some(route) = self.routes.get_mut(id) else {
-            return;
-        };
-        let target = route.target.clone();
-        let kind = match DeviceKind::of(&target) {
-            Ok(kind) => kind,
-            Err(error) => return self.fail_route(id, Status::invalid_argument(error.to_string())),
-        };
-        if !kind.has_host_name(&target) {
-            route.addresses = [target].into();
-            return self.connect(id);
-        }
-        route.state = RouteState::Resolving;
-        let handle = self.handle.clone();
-        let resolve = move || {
-            let result = kind.resolve(&target).map_err(|error| error.to_string());
-            handle.send(Command::Resolved {
-                route: id,
-                target,
-                result,
-            });
-        };
-        let begun = std::thread::Builder::new()
-            .name("starling-resolve".into())
-            .spawn(resolve);
-        if let Err(error) = begun {
-            let text = format!("the service has no thread to resolve a host name: {error}");
-            self.fail_route(id, Status::unavailable(text));
-        }
-    }
-
-    pub(super) fn handle_resolved(
-        &mut self,
-        id: RouteId,
-        target: &str,
-        result: Result<Vec<String>, String>,
-    ) {
-        let Some(route) = self.routes.get_mut(id) else {
-            return;
-        };
-        // Another route may have the number by now.
-        if route.target != target || !matches!(route.state, RouteState::Resolving) {
-            return;
-        }
-        match result {
-            Ok(addresses) => {
-                route.addresses = addresses.into();
-                self.connect(id);
-            }
-            Err(text) => self.fail_route(id, Status::unavailable(text)),
-        }
-    }
-
     /// Begins to open a session at the next address that is left.
-    fn connect(&mut self, id: RouteId) {
-        let mut failure = String::from("the host name has no address");
+    pub(super) fn connect(&mut self, id: RouteId) {
+        let mut failure = Status::unavailable("the host name has no address");
         while let Some(route) = self.routes.get_mut(id)
             && let Some(address) = route.addresses.pop_front()
         {
-            let Some(entry) = self.links.awake(route.link) else {
+            let (link, callers) = (route.link, route.callers);
+            let Some(entry) = self.links.awake(link) else {
                 break;
             };
             match entry.link.connect(&address) {
-                Ok(session) => {
-                    route.state = RouteState::Connecting(session);
-                    entry.connecting += 1;
+                Ok(session) if self.may_reach(callers, link, session) => {
+                    if let (Some(route), Some(entry)) =
+                        (self.routes.get_mut(id), self.links.get_mut(link))
+                    {
+                        route.state = RouteState::Connecting(session);
+                        entry.connecting += 1;
+                    }
                     return;
                 }
-                Err(error) => failure = error.to_string(),
+                Ok(session) => {
+                    if let Some(entry) = self.links.awake(link) {
+                        entry.link.close(session);
+                    }
+                    failure = Status::permission_denied(format!(
+                        "{address}: it is another user's, whom only this service may reach"
+                    ));
+                }
+                Err(error) => failure = Status::unavailable(error.to_string()),
             }
         }
-        self.fail_route(id, Status::unavailable(failure));
+        self.fail_route(id, failure);
+    }
+
+    /// Whether callers may reach a server of this host that the service itself may: one of their own user. A service of
+    /// root's, or for all users, must not lend them its rights.
+    fn may_reach(&mut self, callers: Callers, link: LinkId, session: SessionId) -> bool {
+        let Callers::Peer(from, peer) = callers else {
+            return true;
+        };
+        let mut of = |link: LinkId, peer: &dyn Fn(&mut LinkEntry) -> Option<Peer>| {
+            let peer = peer(self.links.get_mut(link)?)?;
+            peer.process().map(|process| process.uid)
+        };
+        let server = of(link, &|entry| entry.link.server_of(session));
+        let caller = of(from, &|entry| Some(entry.link.peer(peer)));
+        match (server, caller) {
+            // It is not of this host.
+            (None, _) => true,
+            (Some(server), Some(caller)) => {
+                caller == Some(ROOT) || (caller.is_some() && caller == server)
+            }
+            (Some(_), None) => false,
+        }
     }
 
     /// Takes in how a route's session is.
@@ -147,6 +130,10 @@ impl Runtime {
         let Some(route) = self.routes.get_mut(id) else {
             return;
         };
+        if let Callers::All(_) = route.callers {
+            // The application does not listen any more.
+            return self.begin_leaving(id);
+        }
         route.fail(now_ns, status.clone());
         let from = route.from();
         for arrived in std::mem::take(&mut route.waiting) {
