@@ -257,9 +257,13 @@ impl PacketRx for UdpRx {
             self.total += self.burst_len as u64;
             return Ok(self.burst_len);
         }
-        if self.draining.is_some() || (self.connected.is_some() && self.until_main_socket == 0) {
+        let elsewhere =
+            self.draining.is_some() || (self.connected.is_some() && self.until_main_socket == 0);
+        if elsewhere {
             self.receive_elsewhere()?;
-        } else {
+        }
+        // A reactor does not say which of the sockets has something: its owner may wait again after one burst.
+        if !elsewhere || self.filled == 0 {
             let call = self.next_call();
             let fd = match &self.connected {
                 Some(connected) => connected.fd(),

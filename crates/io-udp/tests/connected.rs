@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use common::{PREAMBLE, bind, receive, receive_burst};
-use starling_io::{IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, PeerId, Source};
+use rustix::event::{PollFd, PollFlags, poll};
+use starling_io::{IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, PeerId, ReactorWait, Source};
 use starling_io_udp::{UdpConfig, UdpIo};
 
 /// One end of a conversation: a device, and its number for the other end.
@@ -98,6 +99,32 @@ fn a_busy_peer_gets_a_connected_socket_until_others_send() {
             0,
             "a connected socket closes with its peer"
         );
+    }
+}
+
+/// A reactor does not say which of the two sockets has something.
+#[test]
+fn the_first_burst_after_a_reactors_wait_has_what_came_whichever_socket_has_it() {
+    let (mut client, mut server) = (bind("127.0.0.1"), bind("127.0.0.1"));
+    let to_server = client.open_peer(&server.local_address()).expect("a peer");
+    let to_client = server.open_peer(&client.local_address()).expect("a peer");
+    ping_pong((&mut client, to_server), (&mut server, to_client), 400);
+    assert_eq!(connected_sockets_of(&server), 1);
+    let descriptor = server.descriptor().expect("it has one");
+    for number in 0..10_u8 {
+        assert_eq!(server.split().0.rx_burst().expect("nothing fails"), 0);
+        assert_eq!(
+            server.begin_wait().expect("nothing fails"),
+            ReactorWait::Begun
+        );
+        let tx = client.split().1;
+        tx.append(to_server, PREAMBLE, &[number], b"", b"")
+            .expect("room");
+        tx.flush().expect("flush");
+        let mut ready = [PollFd::new(&descriptor, PollFlags::IN)];
+        poll(&mut ready, None).expect("a descriptor");
+        server.end_wait().expect("nothing fails");
+        assert_eq!(server.split().0.rx_burst().expect("nothing fails"), 1);
     }
 }
 
