@@ -122,3 +122,35 @@ fn a_peer_that_has_to_leave_sends_its_requests_elsewhere_and_is_known_to_have_le
         Some(SessionState::Ended(_))
     ));
 }
+
+/// A thread with several endpoints: while others take their turns, this one's handlers take no time.
+#[test]
+fn time_that_others_use_is_no_handlers() {
+    for has_others in [false, true] {
+        let mut pair = Pair::new();
+        (pair.server).register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
+        for tag in 0..10 {
+            pair.call(1, b"", tag);
+            pair.settle();
+            pair.network
+                .clock()
+                .advance(std::time::Duration::from_millis(60));
+            pair.call(1, b"", tag);
+            pair.client.poll().unwrap();
+            if has_others {
+                pair.server.handle_other_work();
+            }
+            // The turn with a request, and the one that reads the clock after it.
+            pair.server.poll().unwrap();
+            pair.network
+                .clock()
+                .advance(std::time::Duration::from_millis(60));
+            if has_others {
+                pair.server.handle_other_work();
+            }
+            pair.server.poll().unwrap();
+            pair.settle();
+        }
+        assert_eq!(pair.server.stats().stalls == 0, has_others);
+    }
+}

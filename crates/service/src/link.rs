@@ -157,6 +157,7 @@ impl<I: Device> EndpointLink<I> {
 
 impl<I: Device> Link for EndpointLink<I> {
     fn turn(&mut self) -> Result<bool, IoError> {
+        self.endpoint.handle_other_work();
         self.endpoint.poll().map(|turn| turn.is_idle())
     }
 
