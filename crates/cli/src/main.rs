@@ -152,7 +152,7 @@ mod tests {
             true => &["demo", "bench", "sim"],
             false => &[],
         };
-        let always = ["serve", "call", "health", "inspect", "doctor"];
+        let always = ["serve", "call", "service", "health", "inspect", "doctor"];
         assert_eq!(names, [&always, lab, &["completions"]].concat());
     }
 

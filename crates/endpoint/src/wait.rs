@@ -98,8 +98,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.io.end_wait()
     }
 
-    /// The owner has done other things since the last turn, such as turns of other endpoints: no handler of this endpoint
-    /// took that time.
+    /// The owner has done other things since the last turn, such as turns of other endpoints: no handler of this
+    /// endpoint took that time.
     #[inline]
     pub fn handle_other_work(&mut self) {
         self.schedule.set_slept();

@@ -12,8 +12,13 @@ pub(crate) struct Absences {
 }
 
 impl Absences {
-    /// The thread was away from `began` to `ended`.
+    /// The thread was away from `began` to `ended`. The same time may be recorded again, with more of it.
     pub(crate) fn record(&mut self, began: u64, ended: u64) {
+        let latest = &mut self.last[(self.next + KNOWN - 1) % KNOWN];
+        if (latest.0..latest.1).contains(&began) {
+            latest.1 = latest.1.max(ended);
+            return;
+        }
         self.last[self.next] = (began, ended);
         self.next = (self.next + 1) % KNOWN;
     }
@@ -39,6 +44,12 @@ mod tests {
         assert_eq!(absences.present_since(100, 400), 110);
         assert_eq!(absences.present_since(200, 400), 60, "in the middle of one");
         assert_eq!(absences.present_since(395, 400), 5);
+        absences.record(300, 395);
+        assert_eq!(
+            absences.present_since(100, 400),
+            105,
+            "more of the last one"
+        );
         for _ in 0..KNOWN {
             absences.record(0, 0);
         }

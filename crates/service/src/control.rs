@@ -65,9 +65,10 @@ impl Control for Controller {
         request: OwnedRequest<PublishRequest>,
     ) -> Result<Published, Status> {
         let process = process_of(&request)?;
+        let user = request.peer().process().and_then(|process| process.uid);
         let message = request.message();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let publication = Publication::new(id, process);
+        let publication = Publication::new(id, process, user);
         self.remember(&publication);
         self.runtime.send(Command::Publish {
             address: message.address().to_owned(),

@@ -14,6 +14,8 @@ pub(crate) struct Publication {
     pub(crate) id: u64,
     /// The application.
     pub(crate) process: u32,
+    /// Its user.
+    pub(crate) user: Option<u32>,
     state: Mutex<State>,
 }
 
@@ -26,10 +28,11 @@ struct State {
 }
 
 impl Publication {
-    pub(crate) fn new(id: u64, process: u32) -> Arc<Self> {
+    pub(crate) fn new(id: u64, process: u32, user: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
             id,
             process,
+            user,
             state: Mutex::default(),
         })
     }
@@ -56,6 +59,7 @@ impl Publication {
         Waiting {
             of: Arc::clone(self),
             ready: |state| state.begun.clone(),
+            waker: None,
         }
     }
 
@@ -64,6 +68,7 @@ impl Publication {
         Waiting {
             of: Arc::clone(self),
             ready: |state| state.is_over.then_some(()),
+            waker: None,
         }
     }
 }
@@ -71,23 +76,47 @@ impl Publication {
 struct Waiting<T> {
     of: Arc<Publication>,
     ready: fn(&State) -> Option<T>,
+    /// That of its task, among the waiters.
+    waker: Option<Waker>,
 }
 
 impl<T> Future for Waiting<T> {
     type Output = T;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let mut state = self.of.state.lock();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let of = Arc::clone(&self.of);
+        let mut state = of.state.lock();
         if let Some(value) = (self.ready)(&state) {
             return Poll::Ready(value);
         }
-        if !state
-            .waiters
-            .iter()
-            .any(|waker| waker.will_wake(cx.waker()))
-        {
-            state.waiters.push(cx.waker().clone());
+        let waker = cx.waker();
+        if !(self.waker.as_ref()).is_some_and(|own| own.will_wake(waker)) {
+            state.forget(self.waker.take());
+            self.waker = Some(waker.clone());
+        }
+        if !state.waiters.iter().any(|waiter| waiter.will_wake(waker)) {
+            state.waiters.push(waker.clone());
         }
         Poll::Pending
+    }
+}
+
+impl<T> Drop for Waiting<T> {
+    fn drop(&mut self) {
+        let waker = self.waker.take();
+        self.of.state.lock().forget(waker);
+    }
+}
+
+impl State {
+    /// One waiter waits no more.
+    fn forget(&mut self, waker: Option<Waker>) {
+        let place = waker.and_then(|waker| {
+            let mut waiters = self.waiters.iter();
+            waiters.position(|waiter| waiter.will_wake(&waker))
+        });
+        if let Some(place) = place {
+            self.waiters.swap_remove(place);
+        }
     }
 }

@@ -213,7 +213,10 @@ impl Runtime {
                     publication.begin(begun);
                 }
                 Command::Unpublish(id) => self.unpublish(id),
-                Command::Stop => return false,
+                Command::Stop => {
+                    self.links.end_all();
+                    return false;
+                }
             }
         }
         true
@@ -328,7 +331,10 @@ impl Runtime {
             return;
         };
         match &route.state {
-            RouteState::Open(_) if arrived.request.method == self.reach => {
+            RouteState::Open(_)
+                if arrived.request.method == self.reach
+                    && matches!(route.callers, Callers::Peer(..)) =>
+            {
                 let from = route.from();
                 if let Some(entry) = self.links.awake(from) {
                     entry.link.answer(arrived.reply, Ok(()));
@@ -465,6 +471,8 @@ impl Runtime {
         let Some(route) = self.routes.remove(id) else {
             return;
         };
+        self.leaving.retain(|leaving| leaving.route != id);
+        self.resolving.forget(id);
         let from = route.from();
         for arrived in route.waiting {
             let status =
@@ -496,10 +504,11 @@ impl Runtime {
         match route.callers {
             Callers::All(from) => self.end_publication(from),
             Callers::Peer(from, peer) => {
+                // What waits is refused before its session ends.
+                self.remove_route(id);
                 if let Some(entry) = self.links.awake(from) {
                     entry.link.end_sessions_of(peer);
                 }
-                self.remove_route(id);
             }
         }
     }

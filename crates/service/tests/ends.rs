@@ -5,6 +5,7 @@ mod common;
 mod mesh;
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use common::process::Process;
 use common::{payload, shm_address, wait_until};
@@ -180,4 +181,44 @@ fn a_caller_without_a_target_is_told_so() {
     assert!(status.message().contains("STARLING_SERVICE"), "{status}");
     let channel = Channel::builder("shm://kv").managed_by("no/name");
     assert!(channel.lazy().is_err());
+}
+
+/// What fails at the same time leaves nothing behind that ends what others publish.
+#[test]
+fn publications_that_fail_end_no_other() {
+    let mesh = Mesh::start();
+    let control = ControlClient::new(direct(&format!("shm://{}.control", mesh.name)));
+    let udp = "udp://127.0.0.1:0";
+    let nobody = PublishRequest::new()
+        .with_address(udp)
+        .with_application(&shm_address());
+    let server = Server::builder().direct().bind(&shm_address()).unwrap();
+    let server = server.build().unwrap().spawn().unwrap();
+    let own = PublishRequest::new()
+        .with_address(udp)
+        .with_application(server.address());
+    let soon = CallOptions::with_timeout(Duration::from_millis(20));
+    for _ in 0..30 {
+        // They arrive together.
+        let calls = [&nobody, &nobody, &own].map(|request| control.publish(request));
+        let [one, other, own] = calls.map(|call| std::thread::spawn(move || call.wait()));
+        for failed in [one, other] {
+            assert!(failed.join().unwrap().is_err());
+        }
+        let published = own.join().unwrap().expect("it is this process");
+        let held = HoldRequest::new().with_id(published.message().id());
+        let status = control.hold_with(&held, &soon).wait().unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+        control.unpublish(&held).wait().expect("it was published");
+    }
+}
+
+#[test]
+fn clients_of_a_service_that_stops_hear_of_it() {
+    let mut mesh = Mesh::start();
+    let server = mesh.echo_at("udp://127.0.0.1:0");
+    let outside = direct(server.address());
+    exercise(outside.clone());
+    mesh.stop();
+    wait_until(|| outside.state() != ChannelState::Ready);
 }

@@ -67,7 +67,8 @@ pub fn reach_method() -> &'static MethodDescriptor {
 
 /// Whether a session with this address is one with a service, for another server.
 pub(crate) fn has_target(address: &Address) -> bool {
-    address.scheme() == "shm" && address.as_str().contains("target=")
+    let options = address.as_str().split_once('?').map(|(_, options)| options);
+    address.scheme() == "shm" && options.is_some_and(|options| options.contains("target="))
 }
 
 /// An address of the service with this name.

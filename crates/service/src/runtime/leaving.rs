@@ -18,7 +18,7 @@ const LEAVE_NS: u64 = 1_000_000_000;
 
 /// Callers of a route that leave.
 pub(super) struct Leaving {
-    route: RouteId,
+    pub(super) route: RouteId,
     pub(super) callers: Callers,
     until_ns: u64,
 }
@@ -76,6 +76,8 @@ impl Runtime {
         let any = !left.is_empty();
         for Leaving { route, callers, .. } in left {
             match callers {
+                // Numbers may be those of others by now.
+                _ if !self.is_left_by(route, callers) => {}
                 Callers::All(from) => self.end_publication(from),
                 Callers::Peer(from, peer) => self.end_sessions(route, from, peer),
             }
@@ -83,11 +85,15 @@ impl Runtime {
         any
     }
 
+    /// Whether these are the callers of a route, and leave it.
+    fn is_left_by(&self, route: RouteId, callers: Callers) -> bool {
+        let route = self.routes.get(route);
+        route.is_some_and(|route| {
+            route.callers == callers && matches!(route.state, RouteState::Leaving)
+        })
+    }
+
     fn end_sessions(&mut self, route: RouteId, from: LinkId, peer: PeerId) {
-        // The number may be that of another route by now.
-        if self.routes.of_peer(from, peer) != Some(route) {
-            return;
-        }
         if let Some(route) = self.routes.get_mut(route) {
             route.state = RouteState::Idle;
         }

@@ -94,6 +94,12 @@ impl Links {
         }
     }
 
+    /// Ends all links.
+    pub(super) fn end_all(&mut self) {
+        let all: Vec<LinkId> = self.entries.iter().map(|(id, _)| id).collect();
+        all.into_iter().for_each(|id| self.remove(id));
+    }
+
     /// A link that is not parked, or of which only is asked how it is.
     pub(super) fn get_mut(&mut self, id: LinkId) -> Option<&mut LinkEntry> {
         self.entries.get_mut(id)

@@ -33,12 +33,16 @@ impl RuntimeWaker {
         }
     }
 
+    fn drain(&self) {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+    }
+
     /// Whether it was used since this was last asked.
     pub(super) fn take(&self) -> bool {
         if !self.is_used.load(Ordering::Acquire) {
             return false;
         }
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        self.drain();
         self.is_used.swap(false, Ordering::AcqRel)
     }
 }
@@ -102,6 +106,10 @@ impl Poller {
             Err(Errno::INTR) => return Ok(Vec::new()),
             Err(error) => return Err(ServiceError::system("sleep", error)),
         };
+        if events.iter().any(|event| event.data.u64() == WAKER_KEY) {
+            // It may have been written after the runtime has seen that it was used.
+            self.waker.drain();
+        }
         let keys = events.iter().map(|event| event.data.u64());
         Ok(keys
             .filter(|key| *key != WAKER_KEY)

@@ -14,6 +14,12 @@ use crate::publication::Publication;
 /// The scheme by which the service reaches applications.
 const WITHIN_HOST: &str = "shm";
 
+/// The user who may have any address.
+const ROOT: u32 = 0;
+
+/// Ports below it are the system's.
+const FIRST_FREE_PORT: u16 = 1024;
+
 /// Addresses of one application, at most.
 const MAX_PUBLICATIONS: usize = 64;
 
@@ -33,6 +39,12 @@ impl Runtime {
         }
         let refused = |error: ServiceError| Status::failed_precondition(error.to_string());
         let kind = DeviceKind::of(address).map_err(refused)?;
+        if !may_have(publication.user, address) {
+            return Err(Status::permission_denied(format!(
+                "{address}: the service listens for applications of other users at udp:// ports from 1024 on only"
+            )));
+        }
+        self.replace_own(address, publication);
         let within = DeviceKind::of(application).map_err(refused)?;
         if within.scheme() != WITHIN_HOST {
             let text =
@@ -91,6 +103,21 @@ impl Runtime {
         }
     }
 
+    /// Ends what the same process has published at an address: it has lost sight of it.
+    fn replace_own(&mut self, address: &str, publication: &Publication) {
+        let own = self
+            .publications
+            .iter()
+            .filter(|(_, it)| it.process == publication.process);
+        let links: Vec<LinkId> = own.map(|(link, _)| *link).collect();
+        for link in links {
+            let entry = self.links.get_mut(link);
+            if entry.is_some_and(|entry| entry.link.local_address() == address) {
+                self.end_publication(link);
+            }
+        }
+    }
+
     pub(super) fn unpublish(&mut self, id: u64) {
         let found = self
             .publications
@@ -131,5 +158,41 @@ impl Runtime {
                 .map(|entry| entry.link.local_address())
         };
         links.into_iter().filter_map(own).any(|own| own == address)
+    }
+}
+
+/// Whether a user may be called at an address: the service's own rights and name are not lent to others.
+fn may_have(user: Option<u32>, address: &str) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    if user == Some(own) || user == Some(ROOT) {
+        return true;
+    }
+    let port = address
+        .rsplit_once(':')
+        .and_then(|(_, port)| port.parse::<u16>().ok());
+    address.starts_with("udp://") && port.is_some_and(|port| port == 0 || port >= FIRST_FREE_PORT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_users_get_free_ports_and_nothing_that_is_the_services() {
+        let own = rustix::process::geteuid().as_raw();
+        let other = Some(own.wrapping_add(4711));
+        for address in [
+            "udp://0.0.0.0:80",
+            "shm://kv",
+            "xdp://eth0/10.0.0.7:9000",
+            "udp://h:port",
+        ] {
+            assert!(may_have(Some(own), address) && may_have(Some(ROOT), address));
+            assert!(
+                !may_have(other, address) && !may_have(None, address),
+                "{address}"
+            );
+        }
+        assert!(may_have(other, "udp://0.0.0.0:9000") && may_have(other, "udp://[::1]:0"));
     }
 }

@@ -18,6 +18,18 @@ pub(super) struct Resolving {
     waiting: VecDeque<(RouteId, String)>,
 }
 
+impl Resolving {
+    /// A route is gone.
+    pub(super) fn forget(&mut self, route: RouteId) {
+        self.waiting.retain(|(waiting, _)| *waiting != route);
+    }
+}
+
+fn resolve(target: &str) -> Result<Vec<String>, String> {
+    let kind = DeviceKind::of(target).map_err(|error| error.to_string())?;
+    kind.resolve(target).map_err(|error| error.to_string())
+}
+
 impl Runtime {
     /// Finds the addresses of a route's target, and connects to the first.
     pub(super) fn resolve(&mut self, id: RouteId) {
@@ -47,10 +59,10 @@ impl Runtime {
                 continue;
             }
             let handle = self.handle.clone();
-            let resolve = move || {
-                let result = DeviceKind::of(&target)
-                    .map_err(|error| error.to_string())
-                    .and_then(|kind| kind.resolve(&target).map_err(|error| error.to_string()));
+            let run = move || {
+                // The count of threads goes by what they send.
+                let result = std::panic::catch_unwind(|| resolve(&target))
+                    .unwrap_or_else(|_| Err(format!("{target}: a resolver panicked")));
                 handle.send(Command::Resolved {
                     route: id,
                     target,
@@ -58,7 +70,7 @@ impl Runtime {
                 });
             };
             let thread = std::thread::Builder::new().name("starling-resolve".into());
-            match thread.spawn(resolve) {
+            match thread.spawn(run) {
                 Ok(_) => self.resolving.threads += 1,
                 Err(error) => {
                     let text = format!("the service has no thread to resolve a host name: {error}");

@@ -27,6 +27,7 @@ impl Runtime {
                         (self.routes.get_mut(id), self.links.get_mut(link))
                     {
                         route.state = RouteState::Connecting(session);
+                        route.is_draining = false;
                         entry.connecting += 1;
                     }
                     return;
@@ -52,7 +53,7 @@ impl Runtime {
             return true;
         };
         let mut of = |link: LinkId, peer: &dyn Fn(&mut LinkEntry) -> Option<Peer>| {
-            let peer = peer(self.links.get_mut(link)?)?;
+            let peer = peer(self.links.awake(link)?)?;
             peer.process().map(|process| process.uid)
         };
         let server = of(link, &|entry| entry.link.server_of(session));

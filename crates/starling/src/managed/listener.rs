@@ -25,6 +25,9 @@ use crate::wait::block_on;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// How long a server waits for the service to listen.
+const PUBLISHED: Duration = Duration::from_secs(10);
+
 /// How long an end waits for the service to end the publication.
 const UNPUBLISHED: Duration = Duration::from_secs(2);
 
@@ -114,10 +117,9 @@ impl Publication {
         let mut request = PublishRequest::new()
             .with_address(address.as_str())
             .with_application(own.as_str());
-        let published = client
-            .publish(&request)
-            .wait()
-            .map_err(Error::Unreachable)?;
+        let options = CallOptions::with_timeout(PUBLISHED);
+        let published = client.publish_with(&request, &options).wait();
+        let published = published.map_err(Error::Unreachable)?;
         let (id, address) = {
             let message = published.message();
             (message.id(), message.address().to_owned())
