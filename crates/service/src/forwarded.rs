@@ -44,16 +44,16 @@ impl ForwardedRequest {
         self.message.body()
     }
 
-    /// The message with room for the header in front, if it can be handed on without a copy.
-    pub(crate) fn into_message(self) -> Msgbuf {
+    /// What the header says, and the message with room for it in front: not copied, if it has that.
+    pub(crate) fn into_parts(self) -> (CallOptions, Msgbuf) {
         let room = self.options.header_len();
         let (message, body_at) = self.message.into_parts();
         if body_at == room {
-            return message;
+            return (self.options, message);
         }
         let mut moved = vec![0; room];
         moved.extend_from_slice(message.head().get(body_at..).unwrap_or(&[]));
-        Msgbuf::from_vec(moved)
+        (self.options, Msgbuf::from_vec(moved))
     }
 }
 

@@ -72,7 +72,7 @@ pub(crate) trait Link: Send {
     fn server_of(&mut self, session: SessionId) -> Option<Peer>;
     fn close(&mut self, session: SessionId);
 
-    /// Makes a call, whose end has this tag. One that was not made comes back.
+    /// Makes a call, whose end has this tag.
     fn call(
         &mut self,
         session: SessionId,
@@ -204,8 +204,7 @@ impl<I: Device> Link for EndpointLink<I> {
                 tag,
             );
         }
-        let options = request.options.clone();
-        let message = request.into_message();
+        let (options, message) = request.into_parts();
         (self.endpoint)
             .call_message(session, method, &options, message, self.continuation, tag)
             .map_err(|not_made| not_made.error)

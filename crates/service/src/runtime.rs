@@ -31,8 +31,7 @@ use starling_io::{Clock, MonotonicClock, PeerId};
 use self::calls::{Calls, Forwarded};
 use self::leaving::Leaving;
 use self::links::{LinkEntry, LinkId, Links};
-use self::poller::Poller;
-pub(crate) use self::poller::RuntimeWaker;
+use self::poller::{Poller, RuntimeWaker};
 use self::resolving::Resolving;
 use self::routes::{Callers, Route, RouteId, RouteState, Routes};
 use crate::device::DeviceKind;
@@ -215,6 +214,10 @@ impl Runtime {
                 Command::Unpublish(id) => self.unpublish(id),
                 Command::Stop => {
                     self.links.end_all();
+                    // Applications hear of it by their calls that hold them.
+                    self.publications
+                        .values()
+                        .for_each(|publication| publication.end());
                     return false;
                 }
             }

@@ -213,6 +213,20 @@ fn publications_that_fail_end_no_other() {
     }
 }
 
+/// As without a service: the first one keeps the address.
+#[test]
+fn two_servers_of_one_process_do_not_get_the_same_address() {
+    let mesh = Mesh::start();
+    let first = mesh.echo_at("udp://127.0.0.1:0");
+    let (builder, _) = common::server(&[first.address()]);
+    let error = builder
+        .managed_by(&mesh.name)
+        .build()
+        .expect_err("it is in use");
+    assert!(error.to_string().contains("in use"), "{error}");
+    exercise(direct(first.address()));
+}
+
 #[test]
 fn clients_of_a_service_that_stops_hear_of_it() {
     let mut mesh = Mesh::start();

@@ -31,12 +31,6 @@ impl Runtime {
         application: &str,
         publication: &Arc<Publication>,
     ) -> Result<String, Status> {
-        let own = |other: &&Arc<Publication>| other.process == publication.process;
-        if self.publications.values().filter(own).count() >= MAX_PUBLICATIONS {
-            return Err(Status::resource_exhausted(format!(
-                "the service listens at {MAX_PUBLICATIONS} addresses for this application already"
-            )));
-        }
         let refused = |error: ServiceError| Status::failed_precondition(error.to_string());
         let kind = DeviceKind::of(address).map_err(refused)?;
         if !may_have(publication.user, address) {
@@ -44,7 +38,13 @@ impl Runtime {
                 "{address}: the service listens for applications of other users at udp:// ports from 1024 on only"
             )));
         }
-        self.replace_own(address, publication);
+        self.replace_own(address, application);
+        let own = |other: &&Arc<Publication>| other.process == publication.process;
+        if self.publications.values().filter(own).count() >= MAX_PUBLICATIONS {
+            return Err(Status::resource_exhausted(format!(
+                "the service listens at {MAX_PUBLICATIONS} addresses for this application already"
+            )));
+        }
         let within = DeviceKind::of(application).map_err(refused)?;
         if within.scheme() != WITHIN_HOST {
             let text =
@@ -103,15 +103,16 @@ impl Runtime {
         }
     }
 
-    /// Ends what the same process has published at an address: it has lost sight of it.
-    fn replace_own(&mut self, address: &str, publication: &Publication) {
-        let own = self
-            .publications
-            .iter()
-            .filter(|(_, it)| it.process == publication.process);
-        let links: Vec<LinkId> = own.map(|(link, _)| *link).collect();
+    /// Ends the publication of this very listener at this address, of which its application has lost sight. What another
+    /// listener has is in use, also if it is of the same process.
+    fn replace_own(&mut self, address: &str, application: &str) {
+        let links: Vec<LinkId> = self.publications.keys().copied().collect();
         for link in links {
-            let entry = self.links.get_mut(link);
+            let is_same = self
+                .routes
+                .of_all(link)
+                .is_some_and(|route| route.target == application);
+            let entry = self.links.get_mut(link).filter(|_| is_same);
             if entry.is_some_and(|entry| entry.link.local_address() == address) {
                 self.end_publication(link);
             }
