@@ -117,13 +117,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     // Loading many records takes long. Until it is done, a signal ends the process in the usual way.
     let requests = on_signals()?;
     let mut server = server.spawn()?;
-    let mut lines: Vec<_> = server
-        .stats()
-        .iter()
-        .map(|stats| format!("listening on {}\n", name_of(stats)))
+    let threads = server.stats();
+    // Threads of one address share a line. Those behind a managed service have addresses of their own.
+    let name = |address: &String| {
+        let thread = threads.iter().find(|stats| stats.address == *address);
+        thread.map_or_else(|| address.clone(), name_of)
+    };
+    let addresses = server.addresses().iter().map(name);
+    let mut lines: Vec<_> = addresses
+        .map(|name| format!("listening on {name}\n"))
         .collect();
-    // Threads of one address share a line.
-    lines.dedup();
     if let Some(page) = &page {
         lines.push(format!("metrics at http://{}/metrics\n", page.address()));
     }

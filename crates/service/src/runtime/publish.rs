@@ -103,8 +103,8 @@ impl Runtime {
         }
     }
 
-    /// Ends the publication of this very listener at this address, of which its application has lost sight. What another
-    /// listener has is in use, also if it is of the same process.
+    /// Ends the publication of this very listener at this address, of which its application has lost sight. What
+    /// another listener has is in use, also if it is of the same process.
     fn replace_own(&mut self, address: &str, application: &str) {
         let links: Vec<LinkId> = self.publications.keys().copied().collect();
         for link in links {
