@@ -7,6 +7,7 @@ mod common;
 use std::env;
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 
 use common::{Device, PREAMBLE, name};
 use rustix::process::{
@@ -21,11 +22,16 @@ const REFUSED: u64 = 5_000;
 
 const ADDRESS: &str = "STARLING_TEST_ADDRESS";
 
+/// A child has a copy of all sockets until it runs its program: who starts one, and who needs a socket to be closed,
+/// hold this.
+static STARTING: Mutex<()> = Mutex::new(());
+
 /// A child process, which is killed when the test ends, also by a panic.
 struct Other(Child);
 
 impl Other {
     fn start(role: &str, address: &str) -> Self {
+        let _starting = STARTING.lock();
         let child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "other_process", "--nocapture"])
             .env(ROLE, role)
@@ -199,6 +205,7 @@ fn a_killed_server_is_reported_and_can_be_replaced() {
         let (_, tx) = client.split();
         assert_eq!(tx.append(peer, PREAMBLE, b"", b"", b""), Err(TxError::Gone));
         client.close_peer(peer);
+        let _nobody_starts = STARTING.lock();
         drop(Device::bind(&address, &ShmConfig::default()));
         assert_eq!(client.open_peer(&address).unwrap_err().fault, Fault::Peer);
     }
