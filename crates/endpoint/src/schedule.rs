@@ -35,6 +35,16 @@ enum Reading {
     Fresh,
     /// The loop slept since.
     BeforeSleep,
+    /// The owner did other things since.
+    BeforeOtherWork,
+}
+
+/// What came between two turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Between {
+    Nothing,
+    Sleep,
+    OtherWork,
 }
 
 impl TurnSchedule {
@@ -74,14 +84,21 @@ impl TurnSchedule {
         self.reading = Reading::BeforeSleep;
     }
 
-    /// Whether the loop slept since the clock was read, which is read now.
+    /// The owner did other things.
+    pub(crate) fn set_other_work(&mut self) {
+        self.reading = Reading::BeforeOtherWork;
+    }
+
+    /// What the loop did since the clock was read, which is read now.
     #[inline]
-    pub(crate) fn take_slept(&mut self) -> bool {
-        let slept = self.reading == Reading::BeforeSleep;
-        if slept {
-            self.reading = Reading::Used;
-        }
-        slept
+    pub(crate) fn take_between(&mut self) -> Between {
+        let between = match self.reading {
+            Reading::Used | Reading::Fresh => return Between::Nothing,
+            Reading::BeforeSleep => Between::Sleep,
+            Reading::BeforeOtherWork => Between::OtherWork,
+        };
+        self.reading = Reading::Used;
+        between
     }
 }
 

@@ -39,11 +39,6 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// request in this time, no handler took it.
     #[cold]
     pub(crate) fn record_long_turn(&mut self, lasted_ns: u64) {
-        if lasted_ns >= STALL_NS {
-            let ended = self.parts.clock.now_ns();
-            let began = ended.saturating_sub(lasted_ns);
-            self.parts.core.proto.handle_absence(began, ended);
-        }
         let requests = self.parts.core.stats.requests - self.requests_seen;
         if requests == 0 {
             return;

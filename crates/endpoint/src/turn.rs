@@ -24,6 +24,7 @@ use crate::burst::Burst;
 use crate::convert::{device_refusal, io_peer, proto_peer};
 use crate::endpoint::Endpoint;
 use crate::refusal::result_of;
+use crate::schedule::Between;
 use crate::shares::{SLICE_NS, Work};
 use crate::sink::Sink;
 use crate::stats::Turn;
@@ -130,6 +131,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if self.parts.shares.is_empty() {
             let core = &mut self.parts.core;
             core.admission.queue_is_empty(core.now_ns);
+            core.proto.caught_up(core.now_ns);
         }
         events
     }
@@ -141,11 +143,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let before_ns = std::mem::replace(&mut core.now_ns, self.parts.clock.now_ns());
         // The clock never goes back.
         let passed_ns = core.now_ns.wrapping_sub(before_ns);
-        if self.schedule.take_slept() {
-            // If a datagram ended the sleep, it arrived just now.
-            core.admission.queue_is_empty(core.now_ns);
-        } else if passed_ns >= SLICE_NS {
-            self.record_long_turn(passed_ns);
+        match self.schedule.take_between() {
+            Between::Nothing if passed_ns >= SLICE_NS => self.record_long_turn(passed_ns),
+            Between::Nothing | Between::OtherWork => {}
+            Between::Sleep => {
+                // If a datagram ended the sleep, it arrived just now.
+                core.admission.queue_is_empty(core.now_ns);
+                core.proto.woken(core.now_ns);
+            }
         }
         self.requests_seen = self.parts.core.stats.requests;
     }

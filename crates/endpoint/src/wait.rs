@@ -39,6 +39,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if now_ns.saturating_sub(self.parts.core.now_ns) >= SLICE_NS {
             self.record_long_turn(now_ns - self.parts.core.now_ns);
         }
+        self.parts.core.proto.caught_up(now_ns);
         let until = next_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
         let timeout = match (until, limit) {
             (Some(until), Some(limit)) => Some(until.min(limit)),
@@ -73,6 +74,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             return Ok(ReactorWait::Ready);
         }
         self.return_memory();
+        let now_ns = self.parts.clock.now_ns();
+        self.parts.core.proto.caught_up(now_ns);
         let wait = match self.parts.core.sleep.may_sleep() {
             true => {
                 self.spin.record_sleep();
@@ -102,7 +105,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// endpoint took that time.
     #[inline]
     pub fn handle_other_work(&mut self) {
-        self.schedule.set_slept();
+        self.schedule.set_other_work();
     }
 
     /// Whether an owner whose last turn did nothing takes another one before it waits by [`Endpoint::begin_wait`], as

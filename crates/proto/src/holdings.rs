@@ -223,6 +223,19 @@ impl<T: Copy> Holdings<T> {
         ((held + amount) * 2 <= self.of_peer(neighbour)).then(|| self.oldest_of(neighbour))
     }
 
+    /// Whether a peer holds as much as another that wants `more` would have then: of two origins, whether they do.
+    pub(crate) fn holds_as_much(&self, peer: Holder, wants: Option<Holder>, more: usize) -> bool {
+        match wants {
+            Some(wants) if wants.origin == peer.origin => {
+                self.of_peer(peer.peer) >= self.of_peer(wants.peer) + more
+            }
+            _ => {
+                let held = wants.map_or(0, |wants| self.of_origin(wants.origin));
+                self.of_origin(peer.origin) >= held + more
+            }
+        }
+    }
+
     fn of_origin(&self, origin: OriginId) -> usize {
         let total = self.origins.get(origin.0 as usize);
         total.map_or(0, |total| total.amount)

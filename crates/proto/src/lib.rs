@@ -22,7 +22,7 @@
 //!
 //! ```text
 //!  now = clock                       once per turn
-//!  handle_absence                    this endpoint's thread was away for tens of milliseconds
+//!  caught_up, woken                  nothing had arrived; it has slept since
 //!  is_overdue? handle_overdue        this endpoint was away for long
 //!  for each event of the device:     handle_peer_gone, handle_peer_refused
 //!  for each datagram:                handle_datagram, then poll_incoming until None;

@@ -11,11 +11,17 @@ impl Protocol {
         now >= self.overdue_at
     }
 
-    /// This endpoint's thread was away from `began` to `ended`, and could not hear clients that go on with what they
-    /// have begun. To be called for an absence of tens of milliseconds, before anything is received.
-    #[cold]
-    pub fn handle_absence(&mut self, began: u64, ended: u64) {
-        self.shared.absences.record(began, ended);
+    /// All that had arrived is read, or nothing waits to be. Between two of these moments, clients that went on with
+    /// what they had begun may not have been heard, and they do not count as silent if that was tens of milliseconds.
+    #[inline]
+    pub fn caught_up(&mut self, now: u64) {
+        self.shared.absences.caught_up(now);
+    }
+
+    /// Since [`Protocol::caught_up`], this endpoint has slept: anything that arrived would have woken it.
+    #[inline]
+    pub fn woken(&mut self, now: u64) {
+        self.shared.absences.woken(now);
     }
 
     /// This endpoint was away for long: pings the peers, and holds back requests to a peer until

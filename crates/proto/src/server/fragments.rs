@@ -167,8 +167,15 @@ impl Server {
     }
 
     /// Makes room so that `total` bytes can be promised. `wants` is the client that asks; `None` is this
-    /// endpoint itself. If none are left, requests that make no progress give way, for a promise costs a
-    /// client only one packet; then those of clients that hold much more. `false`: that was not enough.
+    /// endpoint itself. `false`: that was not enough. If none are left, these give way, in this order:
+    ///
+    /// 1. requests that make no progress, for a promise costs a client only one packet: those of clients that hold at
+    ///    least what the one that asks would hold then;
+    /// 2. requests of clients that hold much more;
+    /// 3. requests that make no progress, of clients that hold at least what the one that asks holds now; in the end,
+    ///    of any.
+    ///
+    /// So a client that holds little and is slow for a moment does not lose it to those that ask for much.
     pub(crate) fn make_reassembly_room<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -177,6 +184,36 @@ impl Server {
         total: u32,
         sink: &mut S,
     ) -> bool {
+        self.displace_silent(shared, now, wants, total, Some(total), sink);
+        for _ in 0..SEARCHED {
+            if shared.has_room(total) {
+                return true;
+            }
+            let Some((_, victim)) = shared.receiving.gives_way_to(wants, total as usize) else {
+                self.displace_silent(shared, now, wants, total, Some(0), sink);
+                self.displace_silent(shared, now, wants, total, None, sink);
+                break;
+            };
+            let SlotPlace { session, slot } = victim.what;
+            let session = self.sessions.get_mut(session);
+            let session = session.expect("what a session holds goes with it");
+            let number = session.slots[usize::from(slot)].number;
+            session.give_up(shared, slot.into(), number, sink);
+        }
+        shared.has_room(total)
+    }
+
+    /// Until there is room for `total` bytes, takes it from requests that make no progress, of clients that hold as
+    /// much as the one that wants it does with `more`. `None`: of any.
+    fn displace_silent<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        wants: Option<Holder>,
+        total: u32,
+        more: Option<u32>,
+        sink: &mut S,
+    ) {
         // Two entries are checked for each that is added, so entries that are over do not pile up.
         let looks = if shared.has_room(total) { 2 } else { SEARCHED };
         for _ in 0..looks.min(self.receiving.len()) {
@@ -191,26 +228,15 @@ impl Server {
                 continue;
             }
             let silent_ns = shared.absences.present_since(slot.arrived_at, now);
-            if shared.has_room(total) || silent_ns < ACTIVE_NS {
+            let holder = shared.peers.holder(session.peer);
+            let holds_as_much =
+                |more| (shared.receiving).holds_as_much(holder, wants, more as usize);
+            if shared.has_room(total) || silent_ns < ACTIVE_NS || !more.is_none_or(holds_as_much) {
                 self.receiving.push_back((id, index, number));
                 continue;
             }
             session.give_up(shared, index.into(), number, sink);
         }
-        for _ in 0..SEARCHED {
-            if shared.has_room(total) {
-                return true;
-            }
-            let Some((_, victim)) = shared.receiving.gives_way_to(wants, total as usize) else {
-                return false;
-            };
-            let SlotPlace { session, slot } = victim.what;
-            let session = self.sessions.get_mut(session);
-            let session = session.expect("what a session holds goes with it");
-            let number = session.slots[usize::from(slot)].number;
-            session.give_up(shared, slot.into(), number, sink);
-        }
-        shared.has_room(total)
     }
 
     /// A request for response: the client wants fragments of a response, or acknowledges all.

@@ -199,3 +199,51 @@ fn a_trickle_of_fragments_gives_way() {
         net.hosts[2].seen.len()
     );
 }
+
+/// Clients that promise themselves all memory and send nothing take it from each other, and not from one that is slow
+/// for a moment, and has little.
+#[test]
+fn a_slow_request_gives_way_to_none_of_those_that_hold_more() {
+    const LIMIT: usize = 1 << 20;
+    let patient = || Config {
+        peer_timeout_ns: 9_000 * MS,
+        ..Config::default()
+    };
+    let server = Config {
+        max_message: LIMIT as u32 / 4,
+        reassembly_bytes: LIMIT,
+        ..patient()
+    };
+    let mut net = Net::new([patient(), server, patient(), patient()]);
+    let (small, large) = (vec![3; LIMIT / 16], vec![5; LIMIT / 4]);
+    let slow = open(&mut net, 0, 1)[0];
+    let greedy = [2, 3].map(|from| open(&mut net, from, 6));
+    let only_first = |net: &mut Net| {
+        // Of the datagrams only the first one arrives, and none comes back.
+        let mut sent = 0;
+        net.fate = Box::new(move |_, from, _| {
+            sent += usize::from(from != 1);
+            usize::from(from != 1 && sent == 1)
+        });
+    };
+    only_first(&mut net);
+    net.request(0, slow, 1, &small);
+    net.run_until(net.now + 50_000);
+    for at in 0..6 {
+        for (from, sessions) in [2, 3].into_iter().zip(&greedy) {
+            only_first(&mut net);
+            net.request(from, sessions[at], at as u128, &large);
+            // All that were begun before are silent.
+            net.run_ms(300);
+        }
+    }
+    assert!(net.hosts[1].protocol.reassembling() > LIMIT / 2);
+    net.fate = Box::new(|_, from, to| usize::from(from + to == 1));
+    net.run_ms(1000);
+    let answer = Seen::Answer(1, small);
+    assert!(
+        net.hosts[0].seen.contains(&answer),
+        "{:?}",
+        net.hosts[0].seen
+    );
+}
