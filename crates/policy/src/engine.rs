@@ -1,0 +1,64 @@
+//! What an engine sees of calls, and what it may do.
+
+use starling_call::{CallOptions, Code, MethodId, Status};
+
+use crate::saved::{RestoreError, Saved, SavedReader};
+
+/// A request on its way to the server.
+#[derive(Debug)]
+pub struct PolicyRequest<'a> {
+    /// The time, in nanoseconds of the service's clock.
+    pub now_ns: u64,
+    /// The method.
+    pub method: MethodId,
+    /// The deadline, metadata and so on. An engine may change them.
+    pub options: &'a mut CallOptions,
+    /// The body as it came, in the service's own memory: no application can change it any more.
+    pub body: &'a [u8],
+}
+
+/// A call that an engine let pass is over.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyEnd {
+    /// The time, in nanoseconds of the service's clock.
+    pub now_ns: u64,
+    /// The method.
+    pub method: MethodId,
+    /// How the call ended.
+    pub code: Code,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Debug)]
+pub enum Verdict {
+    /// It goes on to the next engine.
+    Pass,
+    /// It goes on to the next engine at this time, in nanoseconds of the service's clock. If the policy is detached
+    /// meanwhile, at once.
+    Hold(u64),
+    /// The call ends with this status. It did not run.
+    Refuse(Status),
+}
+
+/// A policy at work: it sees the requests in its scope, and the ends of the calls that it let pass. One thread drives
+/// it. It must not block.
+pub trait PolicyEngine: Send {
+    /// Decides about a request. `held`: so many that it has held are still waiting.
+    fn on_request(&mut self, request: &mut PolicyRequest<'_>, held: usize) -> Verdict;
+
+    /// Takes in how a call that it let pass has ended.
+    fn on_end(&mut self, _end: &PolicyEnd) {}
+
+    /// The state that a successor goes on with: another version of the engine, or the same with other settings.
+    fn save(&self) -> Saved {
+        Saved::default()
+    }
+
+    /// Goes on with what a predecessor of the same kind has saved.
+    ///
+    /// # Errors
+    /// If it is of a later version, or not what [`PolicyEngine::save`] makes. Nothing has changed then.
+    fn restore(&mut self, saved: &mut SavedReader<'_>) -> Result<(), RestoreError> {
+        saved.check_version(0)
+    }
+}

@@ -1,0 +1,10 @@
+//! The engines, one file each: what it does, its settings, its state, its tests.
+
+pub(crate) mod circuit_breaker;
+pub(crate) mod fault;
+pub(crate) mod null;
+pub(crate) mod rate_limit;
+pub(crate) mod timeout;
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,50 @@
+//! What the engines' tests share.
+
+use starling_call::{CallOptions, Code, MethodId};
+
+use crate::engine::{PolicyEnd, PolicyEngine, PolicyRequest, Verdict};
+
+pub(crate) const MS: u64 = 1_000_000;
+const METHOD: MethodId = MethodId(7);
+
+/// What an engine says of a request, with nothing held.
+pub(crate) fn ask(engine: &mut impl PolicyEngine, now_ns: u64) -> Verdict {
+    ask_with(engine, now_ns, &mut CallOptions::default(), 0)
+}
+
+pub(crate) fn ask_with(
+    engine: &mut impl PolicyEngine,
+    now_ns: u64,
+    options: &mut CallOptions,
+    held: usize,
+) -> Verdict {
+    let mut request = PolicyRequest {
+        now_ns,
+        method: METHOD,
+        options,
+        body: b"",
+    };
+    engine.on_request(&mut request, held)
+}
+
+pub(crate) fn end(engine: &mut impl PolicyEngine, now_ns: u64, code: Code) {
+    engine.on_end(&PolicyEnd {
+        now_ns,
+        method: METHOD,
+        code,
+    });
+}
+
+/// The code of a refusal.
+pub(crate) fn refusal(verdict: Verdict) -> Option<Code> {
+    match verdict {
+        Verdict::Refuse(status) => Some(status.code()),
+        Verdict::Pass | Verdict::Hold(_) => None,
+    }
+}
+
+/// Has an engine go on with another's state.
+pub(crate) fn succeed(old: &impl PolicyEngine, new: &mut impl PolicyEngine) {
+    let saved = old.save();
+    new.restore(&mut saved.reader()).expect("its own state");
+}

@@ -1,0 +1,119 @@
+//! The table of all kinds of policies. A new one is its file in `engines`, and a line here.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::engine::PolicyEngine;
+use crate::engines::{circuit_breaker, fault, null, rate_limit, timeout};
+use crate::spec::SpecError;
+
+/// A kind of policies.
+#[derive(Debug)]
+pub struct Kind {
+    /// As operators write it.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// Its settings, as an operator begins with.
+    pub example: &'static str,
+    build: fn(Value) -> Result<Box<dyn PolicyEngine>, SpecError>,
+}
+
+/// All kinds, by name.
+pub const KINDS: &[Kind] = &[
+    Kind {
+        name: "circuit-breaker",
+        summary: "after failures in a row, refuses calls for a while, then tries one",
+        example: r#"{"failures": 5, "pause": "1s"}"#,
+        build: |settings| build(settings, circuit_breaker::CircuitBreaker::new),
+    },
+    Kind {
+        name: "fault",
+        summary: "has a share of calls fail, or arrive later",
+        example: r#"{"fail": 0.01, "code": "UNAVAILABLE", "delay": 0.1, "by": "10ms"}"#,
+        build: |settings| build(settings, fault::Fault::new),
+    },
+    Kind {
+        name: "null",
+        summary: "lets all calls pass: what an engine costs by itself",
+        example: "{}",
+        build: |settings| build(settings, null::Null::new),
+    },
+    Kind {
+        name: "rate-limit",
+        summary: "lets so many calls a second pass (token bucket); others wait in a queue, then are refused",
+        example: r#"{"rate": 10000, "burst": 100, "queue": 1000}"#,
+        build: |settings| build(settings, rate_limit::RateLimit::new),
+    },
+    Kind {
+        name: "timeout",
+        summary: "gives calls a deadline, if theirs is later or missing",
+        example: r#"{"at_most": "1s"}"#,
+        build: |settings| build(settings, timeout::Timeout::new),
+    },
+];
+
+impl Kind {
+    /// The kind with this name.
+    ///
+    /// # Errors
+    /// If there is none: the text lists all.
+    pub fn find(name: &str) -> Result<&'static Self, SpecError> {
+        let found = KINDS.iter().find(|kind| kind.name == name);
+        found.ok_or_else(|| SpecError::UnknownKind {
+            kind: name.to_owned(),
+        })
+    }
+
+    /// An engine with these settings.
+    ///
+    /// # Errors
+    /// If they are not settings of this kind.
+    pub fn build(&self, settings: &Value) -> Result<Box<dyn PolicyEngine>, SpecError> {
+        (self.build)(settings.clone())
+    }
+}
+
+fn build<S: DeserializeOwned, E: PolicyEngine + 'static>(
+    settings: Value,
+    new: fn(S) -> Result<E, String>,
+) -> Result<Box<dyn PolicyEngine>, SpecError> {
+    let settings = match settings {
+        Value::Null => Value::Object(serde_json::Map::new()),
+        settings => settings,
+    };
+    let settings = serde_path_to_error::deserialize(settings).map_err(|error| {
+        let path = match error.path().to_string() {
+            path if path == "." => "settings".to_owned(),
+            path => format!("settings.{path}"),
+        };
+        SpecError::Settings {
+            path,
+            problem: error.into_inner().to_string(),
+        }
+    })?;
+    let engine = new(settings).map_err(|problem| SpecError::Settings {
+        path: "settings".to_owned(),
+        problem,
+    })?;
+    Ok(Box::new(engine))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_in_order_and_their_examples_are_settings() {
+        assert!(KINDS.is_sorted_by_key(|kind| kind.name));
+        for kind in KINDS {
+            let settings = serde_json::from_str(kind.example).expect(kind.name);
+            if let Err(error) = kind.build(&settings) {
+                panic!("{}: {error}", kind.name);
+            }
+            let unknown = serde_json::json!({ "no_such": 1 });
+            let error = kind.build(&unknown).err().expect(kind.name).to_string();
+            assert!(error.contains("no_such"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Policies of the managed plane: engines that calls pass on their way through a service (mRPC, NSDI 2023, section 5).
+//!
+//! ```text
+//!            on_request                on_request
+//!  caller ──▶ engine 1 ── Pass ───────▶ engine 2 ── Pass ──▶ server
+//!               │ Hold: later             │ Refuse: a status
+//!  caller ◀── on_end ◀─────────────────── on_end ◀────────── answer
+//! ```
+//!
+//! This crate must not know a clock, a network or a thread: the time is an argument, so every policy can be tested in
+//! virtual time. It decides; the service acts.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`engine`] | what an engine sees of calls, and what it may do |
+//! | [`spec`] | a policy as operators write it, in JSON: name, kind, scope, settings |
+//! | [`kinds`] | the table of all kinds |
+//! | [`engines`] | the engines, one file each: settings, state, tests |
+//! | [`saved`] | an engine's state as versioned, checked bytes |
+//! | [`settings`] | durations, shares and codes in settings |
+
+#![forbid(unsafe_code)]
+#![allow(rustdoc::private_intra_doc_links)]
+
+mod engine;
+mod engines;
+mod kinds;
+mod saved;
+mod settings;
+mod spec;
+
+pub use engine::{PolicyEnd, PolicyEngine, PolicyRequest, Verdict};
+pub use kinds::{KINDS, Kind};
+pub use saved::{RestoreError, Saved};
+pub use spec::{PolicySpec, Scope, Side, SpecError, parse_list};

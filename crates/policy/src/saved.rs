@@ -1,0 +1,120 @@
+//! An engine's state on its way to its successor: versioned, checked bytes, and never Rust objects, so that it can pass
+//! between builds.
+
+/// What an engine has saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    version: u16,
+    bytes: Vec<u8>,
+}
+
+impl Saved {
+    /// Begins a state of this version.
+    pub(crate) fn new(version: u16) -> Self {
+        Self {
+            version,
+            bytes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn with_u64(mut self, value: u64) -> Self {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    /// The version, then the values.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        [&self.version.to_le_bytes()[..], &self.bytes].concat()
+    }
+
+    /// Of what [`Saved::to_bytes`] made. `None`: too short to be that.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (version, bytes) = bytes.split_first_chunk()?;
+        Some(Self {
+            version: u16::from_le_bytes(*version),
+            bytes: bytes.to_vec(),
+        })
+    }
+
+    /// To be read by a successor.
+    pub fn reader(&self) -> SavedReader<'_> {
+        SavedReader {
+            version: self.version,
+            rest: &self.bytes,
+        }
+    }
+}
+
+/// What is left to be read of a state.
+#[derive(Debug)]
+pub struct SavedReader<'a> {
+    version: u16,
+    rest: &'a [u8],
+}
+
+impl SavedReader<'_> {
+    /// Fails if the state is of a later version than this.
+    pub(crate) fn check_version(&self, newest: u16) -> Result<(), RestoreError> {
+        match self.version <= newest {
+            true => Ok(()),
+            false => Err(RestoreError::Later {
+                version: self.version,
+                newest,
+            }),
+        }
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, RestoreError> {
+        let (value, rest) = self.rest.split_first_chunk().ok_or(RestoreError::Broken)?;
+        self.rest = rest;
+        Ok(u64::from_le_bytes(*value))
+    }
+
+    /// Fails if there is more.
+    pub(crate) fn end(&self) -> Result<(), RestoreError> {
+        match self.rest {
+            [] => Ok(()),
+            _ => Err(RestoreError::Broken),
+        }
+    }
+}
+
+/// Why an engine cannot go on with a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// A later version has saved it.
+    #[error(
+        "the state is of version {version}, and this engine knows versions up to {newest}: use a newer service"
+    )]
+    Later {
+        /// Of the state.
+        version: u16,
+        /// The newest that the engine reads.
+        newest: u16,
+    },
+    /// It was not saved by an engine of this kind.
+    #[error("the state is broken: it was not saved by an engine of this kind")]
+    Broken,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_read_as_they_were_saved_and_no_others() {
+        let saved = Saved::new(3).with_u64(7).with_u64(u64::MAX);
+        let copy = Saved::from_bytes(&saved.to_bytes()).expect("as saved");
+        assert_eq!(copy, saved);
+        let mut reader = copy.reader();
+        assert_eq!(reader.check_version(3), Ok(()));
+        let (version, newest) = (3, 2);
+        let later = RestoreError::Later { version, newest };
+        assert_eq!(reader.check_version(2), Err(later));
+        assert_eq!(reader.end(), Err(RestoreError::Broken));
+        assert_eq!((reader.u64(), reader.u64()), (Ok(7), Ok(u64::MAX)));
+        assert_eq!(reader.end(), Ok(()));
+        assert_eq!(reader.u64(), Err(RestoreError::Broken));
+        assert_eq!(Saved::from_bytes(&[1]), None);
+    }
+}

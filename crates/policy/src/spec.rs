@@ -1,0 +1,342 @@
+//! A policy as operators write it, in JSON: name, kind, scope, settings.
+//!
+//! ```json
+//! {"name": "searches", "kind": "rate-limit", "for": {"program": "frontend", "methods": ["hotel.Search/Nearby"]},
+//!  "settings": {"rate": 10000}}
+//! ```
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use starling_call::MethodId;
+use starling_message::method_id;
+
+use crate::engine::PolicyEngine;
+use crate::kinds::{KINDS, Kind};
+
+/// The longest name.
+const MAX_NAME: usize = 60;
+/// Policies of a service, at most.
+const MAX_POLICIES: usize = 256;
+/// Methods of a scope, at most.
+const MAX_METHODS: usize = 1024;
+
+/// See the head of this file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicySpec {
+    /// By which operators change it and take it away: letters, digits, dots, dashes and underscores.
+    pub name: String,
+    /// One of [`KINDS`].
+    pub kind: String,
+    /// The calls that pass it. Default: all that applications make.
+    #[serde(default, rename = "for", skip_serializing_if = "Scope::is_all")]
+    pub scope: Scope,
+    /// Those of the kind.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub settings: Value,
+}
+
+/// Which end of calls a policy stands at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// The calls that applications make.
+    #[default]
+    Client,
+    /// The calls that come for applications.
+    Server,
+}
+
+/// Which calls pass a policy: those for which all that is given holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scope {
+    /// Which end of calls it stands at.
+    #[serde(default)]
+    pub side: Side,
+    /// The program of the application, by the name that `ps` shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// The process of the application.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<u32>,
+    /// The user of the application.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
+    /// The address of the server, as callers write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// Some methods only: `kv.Kv/Get`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<String>,
+}
+
+impl Scope {
+    fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The ids of its methods. Empty: all.
+    pub fn method_ids(&self) -> Vec<MethodId> {
+        let id = |path: &String| MethodId(method_id(&format!("/{path}")));
+        let ids = self.methods.iter().map(id);
+        ids.collect()
+    }
+}
+
+impl PolicySpec {
+    /// Reads a policy and checks all of it, its settings included.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn parse(json: &str) -> Result<Self, SpecError> {
+        let value = serde_json::from_str(json).map_err(|error| SpecError::NoJson {
+            problem: error.to_string(),
+        })?;
+        Self::from_value(value)
+    }
+
+    fn from_value(value: Value) -> Result<Self, SpecError> {
+        let spec: Self = serde_path_to_error::deserialize(value).map_err(|error| {
+            let path = error.path().to_string();
+            SpecError::Policy {
+                path: if path == "." {
+                    "policy".to_owned()
+                } else {
+                    path
+                },
+                problem: error.into_inner().to_string(),
+            }
+        })?;
+        spec.check()?;
+        Ok(spec)
+    }
+
+    fn check(&self) -> Result<(), SpecError> {
+        let wrong = |path: &str, problem: String| SpecError::Policy {
+            path: path.to_owned(),
+            problem,
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        if self.name.is_empty() || self.name.len() > MAX_NAME || !self.name.chars().all(is_name) {
+            let problem = format!(
+                "{:?} is no name: write 1 to {MAX_NAME} letters, digits, dots, dashes and underscores",
+                self.name
+            );
+            return Err(wrong("name", problem));
+        }
+        if self.scope.methods.len() > MAX_METHODS {
+            return Err(wrong(
+                "for.methods",
+                format!("more than {MAX_METHODS} methods"),
+            ));
+        }
+        let is_path = |path: &str| {
+            path.split_once('/').is_some_and(|(service, method)| {
+                !service.is_empty() && !method.is_empty() && !method.contains('/')
+            })
+        };
+        if let Some(path) = self.scope.methods.iter().find(|path| !is_path(path)) {
+            return Err(wrong(
+                "for.methods",
+                format!("{path:?} is no method: write kv.Kv/Get"),
+            ));
+        }
+        self.build().map(drop)
+    }
+
+    /// An engine for it.
+    ///
+    /// # Errors
+    /// If there is no such kind, or these are no settings of it.
+    pub fn build(&self) -> Result<Box<dyn PolicyEngine>, SpecError> {
+        Kind::find(&self.kind)?.build(&self.settings)
+    }
+
+    /// As it is read by [`PolicySpec::parse`].
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// Reads a list of policies, in the order in which calls pass them.
+///
+/// # Errors
+/// What is wrong with which of them.
+pub fn parse_list(json: &str) -> Result<Vec<PolicySpec>, SpecError> {
+    let values: Vec<Value> = serde_json::from_str(json).map_err(|error| SpecError::NoJson {
+        problem: error.to_string(),
+    })?;
+    if values.len() > MAX_POLICIES {
+        return Err(SpecError::TooMany);
+    }
+    let mut specs: Vec<PolicySpec> = Vec::new();
+    for (number, value) in values.into_iter().enumerate() {
+        let spec = PolicySpec::from_value(value).map_err(|error| SpecError::InList {
+            number: number + 1,
+            error: Box::new(error),
+        })?;
+        if specs.iter().any(|other| other.name == spec.name) {
+            return Err(SpecError::Twice { name: spec.name });
+        }
+        specs.push(spec);
+    }
+    Ok(specs)
+}
+
+/// Why something is no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// It cannot be read at all.
+    #[error("it is no JSON of a policy: {problem}")]
+    NoJson {
+        /// What the parser says.
+        problem: String,
+    },
+    /// A field is wrong.
+    #[error("{path}: {problem}")]
+    Policy {
+        /// Which.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A setting is wrong.
+    #[error("{path}: {problem}")]
+    Settings {
+        /// Which.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The kind is none of [`KINDS`].
+    #[error("kind: {kind:?} is no kind of policies: there are {}", names())]
+    UnknownKind {
+        /// As it was written.
+        kind: String,
+    },
+    /// One of a list.
+    #[error("policy {number} of the list: {error}")]
+    InList {
+        /// Which, from 1.
+        number: usize,
+        /// What is wrong with it.
+        error: Box<SpecError>,
+    },
+    /// A list has two of the same name.
+    #[error("there are two policies of the name {name:?}: give each its own")]
+    Twice {
+        /// The name.
+        name: String,
+    },
+    /// The list is too long.
+    #[error("more than {MAX_POLICIES} policies")]
+    TooMany,
+}
+
+fn names() -> String {
+    KINDS
+        .iter()
+        .map(|kind| kind.name)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(json: &str) -> String {
+        PolicySpec::parse(json).expect_err(json).to_string()
+    }
+
+    #[test]
+    fn a_policy_is_written_as_it_was_read() {
+        let full = r#"{"name":"searches","kind":"rate-limit","for":{"side":"server","program":"search","process":7,"user":8,"server":"udp://h:1","methods":["hotel.Search/Nearby"]},"settings":{"rate":10.0}}"#;
+        let spec = PolicySpec::parse(full).expect("a policy");
+        assert_eq!(spec.to_json(), full);
+        let id = MethodId(method_id("/hotel.Search/Nearby"));
+        assert_eq!(spec.scope.method_ids(), [id]);
+        let short = r#"{"name":"n","kind":"null"}"#;
+        let spec = PolicySpec::parse(short).expect("a policy");
+        assert_eq!(
+            (spec.to_json().as_str(), spec.scope.side),
+            (short, Side::Client)
+        );
+    }
+
+    #[test]
+    fn errors_say_where_and_what() {
+        for (json, expected) in [
+            ("{", "no JSON"),
+            ("{}", "missing field `name`"),
+            (r#"{"name":"","kind":"null"}"#, "name: \"\" is no name"),
+            (r#"{"name":"a b","kind":"null"}"#, "is no name"),
+            (
+                r#"{"name":"a","kind":"nul"}"#,
+                "there are circuit-breaker, fault, null",
+            ),
+            (
+                r#"{"name":"a","kind":"null","fro":{}}"#,
+                "unknown field `fro`",
+            ),
+            (
+                r#"{"name":"a","kind":"null","for":{"side":"left"}}"#,
+                "for.side: unknown variant",
+            ),
+            (
+                r#"{"name":"a","kind":"null","for":{"methods":["Get"]}}"#,
+                "write kv.Kv/Get",
+            ),
+            (
+                r#"{"name":"a","kind":"rate-limit","settings":{"rate":"x"}}"#,
+                "settings.rate: ",
+            ),
+            (
+                r#"{"name":"a","kind":"rate-limit","settings":{"rate":0}}"#,
+                "settings: rate is 0",
+            ),
+            (
+                r#"{"name":"a","kind":"fault","settings":{"fail":2}}"#,
+                "settings.fail: 2 is no share",
+            ),
+            (
+                r#"{"name":"a","kind":"timeout","settings":{"at_most":"1h"}}"#,
+                "settings.at_most: ",
+            ),
+        ] {
+            let error = error(json);
+            assert!(error.contains(expected), "{json}: {error}");
+        }
+        let twice = parse_list(r#"[{"name":"a","kind":"null"},{"name":"a","kind":"null"}]"#);
+        assert!(
+            twice
+                .expect_err("twice")
+                .to_string()
+                .contains("two policies")
+        );
+        let second = parse_list(r#"[{"name":"a","kind":"null"},{"name":"b","kind":"x"}]"#);
+        let second = second.expect_err("the second").to_string();
+        assert!(
+            second.starts_with("policy 2 of the list: kind: "),
+            "{second}"
+        );
+        let many: Vec<_> = (0..300)
+            .map(|n| format!(r#"{{"name":"n{n}","kind":"null"}}"#))
+            .collect();
+        assert_eq!(
+            parse_list(&format!("[{}]", many.join(","))),
+            Err(SpecError::TooMany)
+        );
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic() {
+        bolero::check!().with_type::<String>().for_each(|text| {
+            if let Ok(spec) = PolicySpec::parse(text) {
+                assert_eq!(PolicySpec::parse(&spec.to_json()), Ok(spec));
+            }
+            let _ = parse_list(text);
+        });
+    }
+}
