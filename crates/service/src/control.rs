@@ -6,11 +6,12 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use starling::managed::{
-    Control, ControlServer, HoldRequest, HoldResponse, PublishRequest, Published,
+    Control, ControlServer, HoldRequest, HoldResponse, OperatorServer, PublishRequest, Published,
 };
 use starling::{NestedContext, OwnedRequest, Server, ServerHandle, Status};
 
 use crate::error::ServiceError;
+use crate::operator::Operations;
 use crate::publication::Publication;
 use crate::runtime::{Command, RuntimeHandle};
 
@@ -19,6 +20,7 @@ pub(crate) fn serve(
     name: &str,
     any_user: bool,
     runtime: RuntimeHandle,
+    operations: Arc<Operations>,
 ) -> Result<ServerHandle, ServiceError> {
     let users = if any_user { "?users=any" } else { "" };
     let controller = Controller {
@@ -30,6 +32,7 @@ pub(crate) fn serve(
         .direct()
         .bind(&format!("shm://{name}.control{users}"))?
         .add_service(ControlServer::new(controller))
+        .add_service(OperatorServer::from_arc(operations))
         .build()?;
     Ok(server.spawn()?)
 }

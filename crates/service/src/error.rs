@@ -3,7 +3,7 @@
 use std::fmt;
 
 use rustix::io::Errno;
-use starling_endpoint::ConfigError;
+use starling_endpoint::{ConfigError, Status};
 use starling_io::IoError;
 
 /// See the head of this file. The text says what to do.
@@ -18,6 +18,9 @@ pub enum ServiceError {
     /// The settings of an endpoint.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The policies that it was to begin with.
+    #[error("policies: {0}")]
+    Policies(#[from] Status),
     /// An address that is none of the service's devices.
     #[error(
         "{address}: the service has no such device: write udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT"

@@ -39,6 +39,11 @@ impl ForwardedRequest {
         }
     }
 
+    /// What a policy may change, and the body.
+    pub(crate) fn parts_mut(&mut self) -> (&mut CallOptions, &[u8]) {
+        (&mut self.options, self.message.body())
+    }
+
     /// The body.
     pub(crate) fn body(&self) -> &[u8] {
         self.message.body()

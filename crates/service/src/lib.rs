@@ -15,16 +15,20 @@
 //! | [`runtime`] | a thread that drives links and hands calls on |
 //! | [`link`] | one endpoint of the service |
 //! | [`forwarded`] | what of a call is handed on |
+//! | [`datapath`] | the policies that a call passes |
+//! | [`operator`] | what the operator does: policies, what goes on |
 //! | [`control`], [`publication`] | addresses at which the service listens for applications |
 //! | [`device`] | the devices of links |
 
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod control;
+mod datapath;
 mod device;
 mod error;
 mod forwarded;
 mod link;
+mod operator;
 mod publication;
 mod runtime;
 mod secrets;
@@ -32,3 +36,4 @@ mod service;
 
 pub use error::ServiceError;
 pub use service::{Service, ServiceConfig};
+pub use starling_policy::{KINDS as POLICY_KINDS, PolicySpec, parse_list as parse_policies};

@@ -21,6 +21,7 @@ use starling_endpoint::{
 };
 use starling_io::{Device, IoError, MonotonicClock, PeerId, ReactorWait};
 
+use crate::datapath::Passed;
 use crate::error::ServiceError;
 use crate::forwarded::{CallResult, ForwardedRequest};
 use crate::secrets::random_bytes;
@@ -34,6 +35,7 @@ pub(crate) struct Arrived {
     pub(crate) peer: PeerId,
     pub(crate) reply: DeferredReply,
     pub(crate) request: ForwardedRequest,
+    pub(crate) passed: Passed,
 }
 
 /// A call that is over.
@@ -134,6 +136,7 @@ impl<I: Device> EndpointLink<I> {
                 peer,
                 request: ForwardedRequest::of(request),
                 reply: reply.defer_without_buffer(),
+                passed: Passed::default(),
             };
             into.lock().arrived.push(arrived);
         }));

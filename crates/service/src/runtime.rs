@@ -12,10 +12,14 @@
 //! can disturb another's streams or sessions.
 
 mod calls;
+mod ends;
+mod identity;
 mod leaving;
 mod links;
+mod policies;
 mod poller;
 mod publish;
+mod report;
 mod resolving;
 mod routes;
 mod sessions;
@@ -25,12 +29,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use starling_endpoint::{CallError, EndpointConfig, MethodId, Status, unsent_message};
+use starling_endpoint::{CallError, Code, EndpointConfig, MethodId, Status, unsent_message};
 use starling_io::{Clock, MonotonicClock, PeerId};
+use starling_policy::{RestoreError, Side};
 
 use self::calls::{Calls, Forwarded};
+use self::identity::Identity;
 use self::leaving::Leaving;
 use self::links::{LinkEntry, LinkId, Links};
+use self::policies::Policies;
 use self::poller::{Poller, RuntimeWaker};
 use self::resolving::Resolving;
 use self::routes::{Callers, Route, RouteId, RouteState, Routes};
@@ -39,6 +46,9 @@ use crate::error::ServiceError;
 use crate::forwarded::{self, translate};
 use crate::link::{Arrived, Ended, Events, Link};
 use crate::publication::Publication;
+
+pub(crate) use self::policies::Built;
+pub(crate) use self::report::Report;
 
 /// While links are busy or spin, the parked ones are looked at once in so many rounds.
 const ROUNDS_PER_LOOK: u32 = 16;
@@ -73,6 +83,13 @@ pub(crate) enum Command {
     },
     /// An application wants to be called no more.
     Unpublish(u64),
+    /// These policies take the place of all. If one cannot go on with its predecessor's state, its name and why.
+    SetPolicies {
+        list: Vec<Built>,
+        reply: mpsc::SyncSender<Result<(), (String, RestoreError)>>,
+    },
+    /// The operator wants to know.
+    Report { reply: mpsc::SyncSender<Report> },
     /// Ends the runtime.
     Stop,
 }
@@ -98,6 +115,7 @@ pub(crate) struct Runtime {
     links: Links,
     routes: Routes,
     calls: Calls,
+    policies: Policies,
     /// The links by which applications call out, by device.
     adapters: HashMap<Application, Vec<(String, LinkId)>>,
     /// Where applications connect.
@@ -134,6 +152,7 @@ impl Runtime {
             links,
             routes: Routes::default(),
             calls: Calls::default(),
+            policies: Policies::default(),
             adapters: HashMap::new(),
             frontend,
             clock,
@@ -176,6 +195,7 @@ impl Runtime {
             if !self.leaving.is_empty() {
                 is_idle &= !self.end_left();
             }
+            is_idle &= !self.release_held();
             rounds_since_look += 1;
             if !is_idle && rounds_since_look < ROUNDS_PER_LOOK {
                 continue;
@@ -183,7 +203,11 @@ impl Runtime {
             let may_sleep = self.links.park()? && is_idle;
             if may_sleep || rounds_since_look >= ROUNDS_PER_LOOK {
                 rounds_since_look = 0;
-                self.links.look(may_sleep, self.leaving_until_ns())?;
+                let until_ns = self
+                    .leaving_until_ns()
+                    .into_iter()
+                    .chain(self.policies.due_ns());
+                self.links.look(may_sleep, until_ns.min())?;
             }
         }
     }
@@ -212,6 +236,13 @@ impl Runtime {
                     publication.begin(begun);
                 }
                 Command::Unpublish(id) => self.unpublish(id),
+                // Who asked may have given up.
+                Command::SetPolicies { list, reply } => {
+                    let _ = reply.send(self.set_policies(list));
+                }
+                Command::Report { reply } => {
+                    let _ = reply.send(self.report());
+                }
                 Command::Stop => {
                     self.links.end_all();
                     // Applications hear of it by their calls that hold them.
@@ -272,7 +303,7 @@ impl Runtime {
                 Err(status) => return self.refuse(from, arrived, status),
             },
         };
-        self.forward(route, arrived);
+        self.admit(route, arrived);
     }
 
     /// The route of a peer that makes its first request.
@@ -288,10 +319,15 @@ impl Runtime {
         let target = peer_is.target().unwrap_or_default();
         let kind =
             DeviceKind::of(target).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let pid = peer_is.process().and_then(|process| process.pid);
+        let process = peer_is.process();
+        let pid = process.and_then(|process| process.pid);
         let application = pid.map_or(Application::Peer(from, peer), Application::Process);
         let link = self.adapter(application, &kind, target)?;
-        let route = Route::new(Callers::Peer(from, peer), target.to_owned(), link);
+        let user = process.and_then(|process| process.uid);
+        let identity = Identity::new(Side::Client, pid, user, target);
+        let chain = self.policies.chain(&identity);
+        let callers = Callers::Peer(from, peer);
+        let route = Route::new(callers, target.to_owned(), link, identity, chain);
         if let Some(entry) = self.links.get_mut(link) {
             entry.routes += 1;
         }
@@ -351,7 +387,10 @@ impl Runtime {
                     false => 0,
                 };
                 let Arrived {
-                    reply, mut request, ..
+                    reply,
+                    mut request,
+                    passed,
+                    ..
                 } = arrived;
                 request.options.stream = translate(request.options.stream, stream_key);
                 let tag = self.calls.insert(Forwarded {
@@ -360,6 +399,8 @@ impl Runtime {
                     to,
                     call: None,
                     stream_key,
+                    method: request.method,
+                    passed,
                 });
                 let Some(entry) = self.links.awake(to) else {
                     return self.fail(tag, Status::unavailable("the service's device has failed"));
@@ -398,6 +439,7 @@ impl Runtime {
     /// Answers a request that was not handed on.
     fn refuse(&mut self, from: LinkId, arrived: Arrived, status: Status) {
         let mut reply = arrived.reply;
+        self.end_of_policies(&arrived.passed, arrived.request.method, status.code());
         reply.set_refused();
         if let Some(entry) = self.links.awake(from) {
             entry.link.answer(reply, Err(status));
@@ -414,6 +456,8 @@ impl Runtime {
             from,
             mut reply,
             stream_key,
+            method,
+            passed,
             ..
         } = forwarded;
         let Some(entry) = self.links.awake(from) else {
@@ -438,7 +482,9 @@ impl Runtime {
                 Err(status)
             }
         };
+        let code = result.as_ref().err().map_or(Code::Ok, Status::code);
         entry.link.answer(reply, result);
+        self.end_of_policies(&passed, method, code);
     }
 
     /// Ends a call that did not run.
@@ -463,93 +509,6 @@ impl Runtime {
         for (link, call) in self.calls.take_cancelled() {
             if let Some(entry) = self.links.awake(link) {
                 entry.link.cancel(call);
-            }
-        }
-    }
-
-    // ---- ends of routes and links ----
-
-    /// The callers of a route are gone, or its server is for good.
-    fn remove_route(&mut self, id: RouteId) {
-        let Some(route) = self.routes.remove(id) else {
-            return;
-        };
-        self.leaving.retain(|leaving| leaving.route != id);
-        self.resolving.forget(id);
-        let from = route.from();
-        for arrived in route.waiting {
-            let status =
-                Status::unavailable("the service no longer reaches the server for this caller");
-            self.refuse(from, arrived, status);
-        }
-        let Some(entry) = self.links.awake(route.link) else {
-            return;
-        };
-        match route.state {
-            RouteState::Connecting(session) => {
-                entry.connecting -= 1;
-                entry.link.close(session);
-            }
-            RouteState::Open(session) => entry.link.close(session),
-            _ => {}
-        }
-        entry.routes -= 1;
-        if entry.routes == 0 {
-            self.remove_link(route.link);
-        }
-    }
-
-    /// A link of a route has failed.
-    fn end_route(&mut self, id: RouteId) {
-        let Some(route) = self.routes.get(id) else {
-            return;
-        };
-        match route.callers {
-            Callers::All(from) => self.end_publication(from),
-            Callers::Peer(from, peer) => {
-                // What waits is refused before its session ends.
-                self.remove_route(id);
-                if let Some(entry) = self.links.awake(from) {
-                    entry.link.end_sessions_of(peer);
-                }
-            }
-        }
-    }
-
-    /// Ends a link that no route needs.
-    fn remove_link(&mut self, id: LinkId) {
-        self.adapters.retain(|_, links| {
-            links.retain(|(_, link)| *link != id);
-            !links.is_empty()
-        });
-        self.fail_calls_of(
-            id,
-            "the service no longer reaches the server; the call may have run",
-        );
-        self.links.remove(id);
-    }
-
-    /// A link's device has failed.
-    fn fail_link(&mut self, id: LinkId, failure: &str) {
-        tracing::error!(
-            failure,
-            "a device of the service has failed, and all calls on it"
-        );
-        self.fail_calls_of(id, failure);
-        for route in self.routes.of_link(id) {
-            self.end_route(route);
-        }
-        self.remove_link(id);
-    }
-
-    fn fail_calls_of(&mut self, id: LinkId, failure: &str) {
-        for call in self.calls.take_of_link(id) {
-            if call.from != id
-                && let Some(entry) = self.links.awake(call.from)
-            {
-                entry
-                    .link
-                    .answer(call.reply, Err(Status::unavailable(failure.to_owned())));
             }
         }
     }

@@ -1,15 +1,18 @@
 //! The service as a whole.
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use starling::ServerHandle;
 use starling_endpoint::EndpointConfig;
 use starling_io::{Fault, IoError, MonotonicClock};
 use starling_io_shm::{ShmConfig, ShmIo};
+use starling_policy::PolicySpec;
 
 use crate::control;
 use crate::error::ServiceError;
 use crate::link::EndpointLink;
+use crate::operator::Operations;
 use crate::runtime::{Command, Runtime, RuntimeHandle};
 
 /// The name of a service that was given none.
@@ -22,6 +25,8 @@ pub struct ServiceConfig {
     pub name: String,
     /// Takes applications of all users. Default: only of the service's own, and of root.
     pub any_user: bool,
+    /// The policies that it begins with.
+    pub policies: Vec<PolicySpec>,
     /// The endpoints of the service.
     pub endpoint: EndpointConfig,
 }
@@ -31,6 +36,7 @@ impl Default for ServiceConfig {
         Self {
             name: DEFAULT_NAME.to_owned(),
             any_user: false,
+            policies: Vec::new(),
             endpoint: EndpointConfig::default(),
         }
     }
@@ -39,7 +45,7 @@ impl Default for ServiceConfig {
 /// A service that runs. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Service {
-    _control: ServerHandle,
+    control: Option<ServerHandle>,
     handle: RuntimeHandle,
     thread: Option<JoinHandle<Result<(), ServiceError>>>,
 }
@@ -60,7 +66,6 @@ impl Service {
         let link = EndpointLink::new(io, clock.clone(), &config.endpoint)?;
         let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint)?;
         let handle = runtime.handle();
-        let control = control::serve(&config.name, config.any_user, handle.clone())?;
         let thread = std::thread::Builder::new()
             .name("starling-runtime".into())
             .spawn(move || runtime.run())
@@ -68,11 +73,21 @@ impl Service {
                 let remedy = "raise the limit of threads";
                 IoError::from_os(Fault::Host, "start a runtime", error, remedy)
             })?;
-        Ok(Self {
-            _control: control,
-            handle,
+        // It is stopped if it cannot be controlled.
+        let mut service = Self {
+            control: None,
+            handle: handle.clone(),
             thread: Some(thread),
-        })
+        };
+        let operations = Arc::new(Operations::new(handle.clone()));
+        let begin_with = |policies: &mut Vec<PolicySpec>| {
+            *policies = config.policies;
+            Ok(None)
+        };
+        operations.replace(begin_with, false)?;
+        let control = control::serve(&config.name, config.any_user, handle, operations)?;
+        service.control = Some(control);
+        Ok(service)
     }
 
     /// Whether it has not ended by itself.

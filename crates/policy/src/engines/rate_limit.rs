@@ -1,8 +1,9 @@
 //! `rate-limit`: lets so many calls a second pass, after a token bucket. A call without a token waits until there is
 //! one; when the queue is full, or its deadline comes earlier, it is refused with `RESOURCE_EXHAUSTED`.
 //!
-//! The bucket is kept as the time at which it is full again (the generic cell rate algorithm, ITU-T I.371): one number
-//! is its state. The calls that wait have reserved their tokens.
+//! The calls that wait have reserved their tokens: the bucket has less than none then. It fills when it is looked at.
+
+use std::ops::RangeInclusive;
 
 use serde::Deserialize;
 use starling_call::Status;
@@ -11,6 +12,8 @@ use crate::engine::{PolicyEngine, PolicyRequest, Verdict};
 use crate::saved::{RestoreError, Saved, SavedReader};
 
 const NS_PER_S: f64 = 1e9;
+/// Calls a second.
+const RATES: RangeInclusive<f64> = 1e-6..=1e9;
 /// The version of the saved state.
 const VERSION: u16 = 1;
 
@@ -37,18 +40,21 @@ pub(crate) struct RateLimit {
     interval_ns: f64,
     burst: f64,
     queue: usize,
-    /// When the bucket is full again, if no more calls come.
-    full_ns: f64,
+    /// What the bucket had, and when. Below 0: calls wait for so many.
+    tokens: f64,
+    at_ns: u64,
 }
 
 impl RateLimit {
     pub(crate) fn new(settings: Settings) -> Result<Self, String> {
         let interval_ns = match settings.rate {
             None => 0.0,
-            Some(rate) if rate.is_finite() && rate > 0.0 => NS_PER_S / rate,
+            Some(rate) if RATES.contains(&rate) => NS_PER_S / rate,
             Some(rate) => {
                 return Err(format!(
-                    "rate is {rate}: write calls a second, above 0, or leave it out for no limit"
+                    "rate is {rate}: write calls a second, from {} to {}, or leave it out for no limit",
+                    RATES.start(),
+                    RATES.end()
                 ));
             }
         };
@@ -59,7 +65,8 @@ impl RateLimit {
             interval_ns,
             burst: settings.burst.into(),
             queue: settings.queue as usize,
-            full_ns: 0.0,
+            tokens: settings.burst.into(),
+            at_ns: 0,
         })
     }
 }
@@ -69,11 +76,12 @@ impl PolicyEngine for RateLimit {
         if self.interval_ns == 0.0 {
             return Verdict::Pass;
         }
-        let now_ns = request.now_ns as f64;
-        let full_ns = self.full_ns.max(now_ns) + self.interval_ns;
-        let wait_ns = full_ns - now_ns - self.burst * self.interval_ns;
-        if wait_ns <= 0.0 {
-            self.full_ns = full_ns;
+        let passed_ns = request.now_ns.saturating_sub(self.at_ns) as f64;
+        self.tokens = (self.tokens + passed_ns / self.interval_ns).min(self.burst);
+        self.at_ns = request.now_ns;
+        let wait_ns = (1.0 - self.tokens) * self.interval_ns;
+        if wait_ns < 1.0 {
+            self.tokens -= 1.0;
             return Verdict::Pass;
         }
         let timeout = request.options.timeout;
@@ -87,19 +95,25 @@ impl PolicyEngine for RateLimit {
                 "the rate limit of this service is reached; the call did not run",
             ));
         }
-        self.full_ns = full_ns;
-        Verdict::Hold((now_ns + wait_ns) as u64)
+        self.tokens -= 1.0;
+        Verdict::Hold(request.now_ns.saturating_add(wait_ns as u64))
     }
 
     fn save(&self) -> Saved {
-        Saved::new(VERSION).with_u64(self.full_ns as u64)
+        Saved::new(VERSION)
+            .with_u64(self.tokens.to_bits())
+            .with_u64(self.at_ns)
     }
 
     fn restore(&mut self, saved: &mut SavedReader<'_>) -> Result<(), RestoreError> {
         saved.check_version(VERSION)?;
-        let full_ns = saved.u64()?;
+        let (tokens, at_ns) = (f64::from_bits(saved.u64()?), saved.u64()?);
         saved.end()?;
-        self.full_ns = full_ns as f64;
+        if !tokens.is_finite() {
+            return Err(RestoreError::Broken);
+        }
+        self.tokens = tokens.min(self.burst);
+        self.at_ns = at_ns;
         Ok(())
     }
 }
@@ -178,7 +192,10 @@ mod tests {
         let mut faster = limit(2000.0, 10, 0);
         succeed(&engine, &mut faster);
         assert_eq!(passed(&mut faster, 0, 50), 0, "it is as empty as before");
-        assert_eq!(passed(&mut faster, 10 * MS, 50), 10);
+        assert_eq!(passed(&mut faster, 2 * MS, 50), 4, "it fills faster");
+        let broken = Saved::new(VERSION).with_u64(f64::NAN.to_bits()).with_u64(0);
+        let restored = faster.restore(&mut broken.reader());
+        assert_eq!(restored, Err(RestoreError::Broken));
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::task::{Context, Wake, Waker};
 
 use parking_lot::Mutex;
 use slab::Slab;
-use starling_endpoint::{CallId, DeferredReply};
+use starling_endpoint::{CallId, DeferredReply, MethodId};
 
 use super::links::LinkId;
+use crate::datapath::Passed;
 
 /// A call that the service makes for a caller.
 pub(super) struct Forwarded {
@@ -19,6 +20,8 @@ pub(super) struct Forwarded {
     pub(super) call: Option<CallId>,
     /// That of its caller's streams.
     pub(super) stream_key: u64,
+    pub(super) method: MethodId,
+    pub(super) passed: Passed,
 }
 
 #[derive(Default)]

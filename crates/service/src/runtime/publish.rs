@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use starling_endpoint::Status;
+use starling_policy::Side;
 
 use super::Runtime;
+use super::identity::Identity;
 use super::links::LinkId;
 use super::routes::{Callers, Route};
 use crate::device::DeviceKind;
@@ -65,7 +67,11 @@ impl Runtime {
                 return Err(refused(error));
             }
         };
-        let route = Route::new(Callers::All(from), application.to_owned(), to);
+        let (process, user) = (Some(publication.process), publication.user);
+        let identity = Identity::new(Side::Server, process, user, address);
+        let chain = self.policies.chain(&identity);
+        let target = application.to_owned();
+        let route = Route::new(Callers::All(from), target, to, identity, chain);
         if let Some(entry) = self.links.get_mut(to) {
             entry.routes += 1;
         }

@@ -19,7 +19,9 @@ use slab::Slab;
 use starling_endpoint::{SessionId, Status};
 use starling_io::PeerId;
 
+use super::identity::Identity;
 use super::links::LinkId;
+use crate::datapath::Chain;
 use crate::link::Arrived;
 
 pub(super) type RouteId = usize;
@@ -74,11 +76,20 @@ pub(super) struct Route {
     pub(super) waiting: Vec<Arrived>,
     /// Its server shuts down.
     pub(super) is_draining: bool,
+    pub(super) identity: Identity,
+    /// The policies that its requests pass.
+    pub(super) chain: Chain,
     failures: u32,
 }
 
 impl Route {
-    pub(super) fn new(callers: Callers, target: String, link: LinkId) -> Self {
+    pub(super) fn new(
+        callers: Callers,
+        target: String,
+        link: LinkId,
+        identity: Identity,
+        chain: Chain,
+    ) -> Self {
         Self {
             callers,
             target,
@@ -87,6 +98,8 @@ impl Route {
             addresses: VecDeque::new(),
             waiting: Vec::new(),
             is_draining: false,
+            identity,
+            chain,
             failures: 0,
         }
     }
@@ -167,6 +180,14 @@ impl Routes {
 
     pub(super) fn get(&self, id: RouteId) -> Option<&Route> {
         self.table.get(id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.table.iter().map(|(_, route)| route)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Route> {
+        self.table.iter_mut().map(|(_, route)| route)
     }
 
     pub(super) fn get_mut(&mut self, id: RouteId) -> Option<&mut Route> {

@@ -383,6 +383,1031 @@ mod __items {
     __rt::message!(
         ReachResponse, ReachResponseView, ReachResponseMut, REACH_RESPONSE_LAYOUT
     );
+    #[doc(hidden)]
+    pub static LIST_REQUEST_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.ListRequest"),
+        size: 0,
+        fields: ::std::borrow::Cow::Borrowed(&[]),
+        schema_hash: 0xb5d445774c80560f,
+    };
+    /// Message `starling.control.ListRequest`.
+    #[derive(Clone)]
+    pub struct ListRequest {
+        arena: __rt::Arena,
+    }
+    /// A [`ListRequest`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct ListRequestView<'a>(__rt::Reader<'a>);
+    /// A [`ListRequest`], for writing.
+    pub struct ListRequestMut<'a>(__rt::Writer<'a>);
+    __rt::message!(ListRequest, ListRequestView, ListRequestMut, LIST_REQUEST_LAYOUT);
+    #[doc(hidden)]
+    pub static LISTING_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.Listing"),
+        size: 16,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("policies"),
+                    json_name: ::std::borrow::Cow::Borrowed("policies"),
+                    number: 1,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::Known(&POLICY_STATE_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    json_name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    number: 2,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::Known(&DATAPATH_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0x6daa3bea02736445,
+    };
+    /// Message `starling.control.Listing`.
+    #[derive(Clone)]
+    pub struct Listing {
+        arena: __rt::Arena,
+    }
+    /// A [`Listing`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct ListingView<'a>(__rt::Reader<'a>);
+    /// A [`Listing`], for writing.
+    pub struct ListingMut<'a>(__rt::Writer<'a>);
+    __rt::message!(Listing, ListingView, ListingMut, LISTING_LAYOUT);
+    impl<'a> ListingView<'a> {
+        /// In the order in which calls pass them.
+        #[inline]
+        pub fn policies(self) -> __rt::RepeatedView<'a, PolicyState> {
+            __rt::RepeatedView::of(self.0, 0)
+        }
+        /// Field `datapaths`.
+        #[inline]
+        pub fn datapaths(self) -> __rt::RepeatedView<'a, Datapath> {
+            __rt::RepeatedView::of(self.0, 8)
+        }
+    }
+    impl ListingMut<'_> {
+        /// `policies`, for writing.
+        #[inline]
+        pub fn policies_mut(&mut self) -> __rt::RepeatedMut<'_, PolicyState> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 0)
+        }
+        /// Removes all of `policies`.
+        pub fn clear_policies(&mut self) {
+            self.0.clear_reference(0);
+        }
+        /// `datapaths`, for writing.
+        #[inline]
+        pub fn datapaths_mut(&mut self) -> __rt::RepeatedMut<'_, Datapath> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 8)
+        }
+        /// Removes all of `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.0.clear_reference(8);
+        }
+    }
+    impl Listing {
+        /// In the order in which calls pass them.
+        #[inline]
+        pub fn policies(&self) -> __rt::RepeatedView<'_, PolicyState> {
+            self.view().policies()
+        }
+        /// `policies`, for writing.
+        #[inline]
+        pub fn policies_mut(&mut self) -> __rt::RepeatedMut<'_, PolicyState> {
+            __rt::RepeatedMut::of(self.arena.root(), 0)
+        }
+        /// Removes all of `policies`.
+        pub fn clear_policies(&mut self) {
+            self.as_mut().clear_policies();
+        }
+        /// Adds to `policies`. For building a message in one expression.
+        #[must_use]
+        pub fn with_policies<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v PolicyState>,
+        ) -> Self {
+            let mut this = self.policies_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
+        }
+        /// Field `datapaths`.
+        #[inline]
+        pub fn datapaths(&self) -> __rt::RepeatedView<'_, Datapath> {
+            self.view().datapaths()
+        }
+        /// `datapaths`, for writing.
+        #[inline]
+        pub fn datapaths_mut(&mut self) -> __rt::RepeatedMut<'_, Datapath> {
+            __rt::RepeatedMut::of(self.arena.root(), 8)
+        }
+        /// Removes all of `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.as_mut().clear_datapaths();
+        }
+        /// Adds to `datapaths`. For building a message in one expression.
+        #[must_use]
+        pub fn with_datapaths<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Datapath>,
+        ) -> Self {
+            let mut this = self.datapaths_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
+        }
+    }
+    #[doc(hidden)]
+    pub static POLICY_STATE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.PolicyState"),
+        size: 40,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("policy"),
+                    json_name: ::std::borrow::Cow::Borrowed("policy"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("passed"),
+                    json_name: ::std::borrow::Cow::Borrowed("passed"),
+                    number: 2,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("delayed"),
+                    json_name: ::std::borrow::Cow::Borrowed("delayed"),
+                    number: 3,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 16,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("refused"),
+                    json_name: ::std::borrow::Cow::Borrowed("refused"),
+                    number: 4,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 24,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("held"),
+                    json_name: ::std::borrow::Cow::Borrowed("held"),
+                    number: 5,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 32,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0x14d260d6a8a18658,
+    };
+    /// A policy, and what it has done so far.
+    #[derive(Clone)]
+    pub struct PolicyState {
+        arena: __rt::Arena,
+    }
+    /// A [`PolicyState`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct PolicyStateView<'a>(__rt::Reader<'a>);
+    /// A [`PolicyState`], for writing.
+    pub struct PolicyStateMut<'a>(__rt::Writer<'a>);
+    __rt::message!(PolicyState, PolicyStateView, PolicyStateMut, POLICY_STATE_LAYOUT);
+    impl<'a> PolicyStateView<'a> {
+        /// As JSON: {"name": ..., "kind": ..., "for": {...}, "settings": {...}}.
+        #[inline]
+        pub fn policy(self) -> &'a str {
+            self.0.text(0)
+        }
+        /// Field `passed`.
+        #[inline]
+        pub fn passed(self) -> u64 {
+            self.0.scalar(8)
+        }
+        /// Of these, some waited.
+        #[inline]
+        pub fn delayed(self) -> u64 {
+            self.0.scalar(16)
+        }
+        /// Field `refused`.
+        #[inline]
+        pub fn refused(self) -> u64 {
+            self.0.scalar(24)
+        }
+        /// Wait now.
+        #[inline]
+        pub fn held(self) -> u64 {
+            self.0.scalar(32)
+        }
+    }
+    impl PolicyStateMut<'_> {
+        /// Sets `policy`.
+        #[inline]
+        pub fn set_policy(&mut self, value: &str) {
+            self.0.set_bytes(0, value.as_bytes(), false);
+        }
+        /// Unsets `policy`.
+        pub fn clear_policy(&mut self) {
+            self.0.clear_reference(0);
+        }
+        /// Sets `passed`.
+        #[inline]
+        pub fn set_passed(&mut self, value: u64) {
+            self.0.set_scalar(8, value);
+        }
+        /// Unsets `passed`.
+        pub fn clear_passed(&mut self) {
+            self.0.set_scalar::<u64>(8, 0);
+        }
+        /// Sets `delayed`.
+        #[inline]
+        pub fn set_delayed(&mut self, value: u64) {
+            self.0.set_scalar(16, value);
+        }
+        /// Unsets `delayed`.
+        pub fn clear_delayed(&mut self) {
+            self.0.set_scalar::<u64>(16, 0);
+        }
+        /// Sets `refused`.
+        #[inline]
+        pub fn set_refused(&mut self, value: u64) {
+            self.0.set_scalar(24, value);
+        }
+        /// Unsets `refused`.
+        pub fn clear_refused(&mut self) {
+            self.0.set_scalar::<u64>(24, 0);
+        }
+        /// Sets `held`.
+        #[inline]
+        pub fn set_held(&mut self, value: u64) {
+            self.0.set_scalar(32, value);
+        }
+        /// Unsets `held`.
+        pub fn clear_held(&mut self) {
+            self.0.set_scalar::<u64>(32, 0);
+        }
+    }
+    impl PolicyState {
+        /// As JSON: {"name": ..., "kind": ..., "for": {...}, "settings": {...}}.
+        #[inline]
+        pub fn policy(&self) -> &'_ str {
+            self.view().policy()
+        }
+        /// Sets `policy`.
+        #[inline]
+        pub fn set_policy(&mut self, value: &str) {
+            self.as_mut().set_policy(value);
+        }
+        /// Sets `policy`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_policy(mut self, value: &str) -> Self {
+            self.set_policy(value);
+            self
+        }
+        /// Unsets `policy`.
+        pub fn clear_policy(&mut self) {
+            self.as_mut().clear_policy();
+        }
+        /// Field `passed`.
+        #[inline]
+        pub fn passed(&self) -> u64 {
+            self.view().passed()
+        }
+        /// Sets `passed`.
+        #[inline]
+        pub fn set_passed(&mut self, value: u64) {
+            self.as_mut().set_passed(value);
+        }
+        /// Sets `passed`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_passed(mut self, value: u64) -> Self {
+            self.set_passed(value);
+            self
+        }
+        /// Unsets `passed`.
+        pub fn clear_passed(&mut self) {
+            self.as_mut().clear_passed();
+        }
+        /// Of these, some waited.
+        #[inline]
+        pub fn delayed(&self) -> u64 {
+            self.view().delayed()
+        }
+        /// Sets `delayed`.
+        #[inline]
+        pub fn set_delayed(&mut self, value: u64) {
+            self.as_mut().set_delayed(value);
+        }
+        /// Sets `delayed`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_delayed(mut self, value: u64) -> Self {
+            self.set_delayed(value);
+            self
+        }
+        /// Unsets `delayed`.
+        pub fn clear_delayed(&mut self) {
+            self.as_mut().clear_delayed();
+        }
+        /// Field `refused`.
+        #[inline]
+        pub fn refused(&self) -> u64 {
+            self.view().refused()
+        }
+        /// Sets `refused`.
+        #[inline]
+        pub fn set_refused(&mut self, value: u64) {
+            self.as_mut().set_refused(value);
+        }
+        /// Sets `refused`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_refused(mut self, value: u64) -> Self {
+            self.set_refused(value);
+            self
+        }
+        /// Unsets `refused`.
+        pub fn clear_refused(&mut self) {
+            self.as_mut().clear_refused();
+        }
+        /// Wait now.
+        #[inline]
+        pub fn held(&self) -> u64 {
+            self.view().held()
+        }
+        /// Sets `held`.
+        #[inline]
+        pub fn set_held(&mut self, value: u64) {
+            self.as_mut().set_held(value);
+        }
+        /// Sets `held`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_held(mut self, value: u64) -> Self {
+            self.set_held(value);
+            self
+        }
+        /// Unsets `held`.
+        pub fn clear_held(&mut self) {
+            self.as_mut().clear_held();
+        }
+    }
+    #[doc(hidden)]
+    pub static DATAPATH_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.Datapath"),
+        size: 49,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("side"),
+                    json_name: ::std::borrow::Cow::Borrowed("side"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("process"),
+                    json_name: ::std::borrow::Cow::Borrowed("process"),
+                    number: 2,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Bit {
+                        byte: 48,
+                        mask: 1,
+                    },
+                    offset: 40,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("user"),
+                    json_name: ::std::borrow::Cow::Borrowed("user"),
+                    number: 3,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Bit {
+                        byte: 48,
+                        mask: 2,
+                    },
+                    offset: 44,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("program"),
+                    json_name: ::std::borrow::Cow::Borrowed("program"),
+                    number: 4,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("server"),
+                    json_name: ::std::borrow::Cow::Borrowed("server"),
+                    number: 5,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 16,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("state"),
+                    json_name: ::std::borrow::Cow::Borrowed("state"),
+                    number: 6,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 24,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("policies"),
+                    json_name: ::std::borrow::Cow::Borrowed("policies"),
+                    number: 7,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 32,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0x16797651a4915638,
+    };
+    /// The way of one application's calls to one server, or from its callers to it.
+    #[derive(Clone)]
+    pub struct Datapath {
+        arena: __rt::Arena,
+    }
+    /// A [`Datapath`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct DatapathView<'a>(__rt::Reader<'a>);
+    /// A [`Datapath`], for writing.
+    pub struct DatapathMut<'a>(__rt::Writer<'a>);
+    __rt::message!(Datapath, DatapathView, DatapathMut, DATAPATH_LAYOUT);
+    impl<'a> DatapathView<'a> {
+        /// "client": calls that the application makes. "server": calls that come for it.
+        #[inline]
+        pub fn side(self) -> &'a str {
+            self.0.text(0)
+        }
+        /// Field `process`.
+        #[inline]
+        pub fn process(self) -> u32 {
+            if self.has_process() {
+                self.0.scalar(40)
+            } else {
+                ::core::default::Default::default()
+            }
+        }
+        /// Whether `process` is set.
+        #[inline]
+        pub fn has_process(self) -> bool {
+            self.0.bit(48, 1)
+        }
+        /// `process`, if it is set.
+        #[inline]
+        pub fn process_opt(self) -> ::core::option::Option<u32> {
+            if self.has_process() {
+                ::core::option::Option::Some(self.0.scalar(40))
+            } else {
+                ::core::option::Option::None
+            }
+        }
+        /// Field `user`.
+        #[inline]
+        pub fn user(self) -> u32 {
+            if self.has_user() {
+                self.0.scalar(44)
+            } else {
+                ::core::default::Default::default()
+            }
+        }
+        /// Whether `user` is set.
+        #[inline]
+        pub fn has_user(self) -> bool {
+            self.0.bit(48, 2)
+        }
+        /// `user`, if it is set.
+        #[inline]
+        pub fn user_opt(self) -> ::core::option::Option<u32> {
+            if self.has_user() {
+                ::core::option::Option::Some(self.0.scalar(44))
+            } else {
+                ::core::option::Option::None
+            }
+        }
+        /// Field `program`.
+        #[inline]
+        pub fn program(self) -> &'a str {
+            self.0.text(8)
+        }
+        /// Field `server`.
+        #[inline]
+        pub fn server(self) -> &'a str {
+            self.0.text(16)
+        }
+        /// "idle", "resolving", "connecting", "open", "down" or "leaving".
+        #[inline]
+        pub fn state(self) -> &'a str {
+            self.0.text(24)
+        }
+        /// Names, in order.
+        #[inline]
+        pub fn policies(self) -> __rt::RepeatedView<'a, str> {
+            __rt::RepeatedView::of(self.0, 32)
+        }
+    }
+    impl DatapathMut<'_> {
+        /// Sets `side`.
+        #[inline]
+        pub fn set_side(&mut self, value: &str) {
+            self.0.set_bytes(0, value.as_bytes(), false);
+        }
+        /// Unsets `side`.
+        pub fn clear_side(&mut self) {
+            self.0.clear_reference(0);
+        }
+        /// Sets `process`.
+        #[inline]
+        pub fn set_process(&mut self, value: u32) {
+            self.0.set_bit(48, 1, true);
+            self.0.set_scalar(40, value);
+        }
+        /// Unsets `process`.
+        pub fn clear_process(&mut self) {
+            self.0.set_bit(48, 1, false);
+            self.0.set_scalar::<u32>(40, 0);
+        }
+        /// Sets `user`.
+        #[inline]
+        pub fn set_user(&mut self, value: u32) {
+            self.0.set_bit(48, 2, true);
+            self.0.set_scalar(44, value);
+        }
+        /// Unsets `user`.
+        pub fn clear_user(&mut self) {
+            self.0.set_bit(48, 2, false);
+            self.0.set_scalar::<u32>(44, 0);
+        }
+        /// Sets `program`.
+        #[inline]
+        pub fn set_program(&mut self, value: &str) {
+            self.0.set_bytes(8, value.as_bytes(), false);
+        }
+        /// Unsets `program`.
+        pub fn clear_program(&mut self) {
+            self.0.clear_reference(8);
+        }
+        /// Sets `server`.
+        #[inline]
+        pub fn set_server(&mut self, value: &str) {
+            self.0.set_bytes(16, value.as_bytes(), false);
+        }
+        /// Unsets `server`.
+        pub fn clear_server(&mut self) {
+            self.0.clear_reference(16);
+        }
+        /// Sets `state`.
+        #[inline]
+        pub fn set_state(&mut self, value: &str) {
+            self.0.set_bytes(24, value.as_bytes(), false);
+        }
+        /// Unsets `state`.
+        pub fn clear_state(&mut self) {
+            self.0.clear_reference(24);
+        }
+        /// `policies`, for writing.
+        #[inline]
+        pub fn policies_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 32)
+        }
+        /// Removes all of `policies`.
+        pub fn clear_policies(&mut self) {
+            self.0.clear_reference(32);
+        }
+    }
+    impl Datapath {
+        /// "client": calls that the application makes. "server": calls that come for it.
+        #[inline]
+        pub fn side(&self) -> &'_ str {
+            self.view().side()
+        }
+        /// Sets `side`.
+        #[inline]
+        pub fn set_side(&mut self, value: &str) {
+            self.as_mut().set_side(value);
+        }
+        /// Sets `side`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_side(mut self, value: &str) -> Self {
+            self.set_side(value);
+            self
+        }
+        /// Unsets `side`.
+        pub fn clear_side(&mut self) {
+            self.as_mut().clear_side();
+        }
+        /// Field `process`.
+        #[inline]
+        pub fn process(&self) -> u32 {
+            self.view().process()
+        }
+        /// Whether `process` is set.
+        #[inline]
+        pub fn has_process(&self) -> bool {
+            self.view().has_process()
+        }
+        /// `process`, if it is set.
+        #[inline]
+        pub fn process_opt(&self) -> ::core::option::Option<u32> {
+            self.view().process_opt()
+        }
+        /// Sets `process`.
+        #[inline]
+        pub fn set_process(&mut self, value: u32) {
+            self.as_mut().set_process(value);
+        }
+        /// Sets `process`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_process(mut self, value: u32) -> Self {
+            self.set_process(value);
+            self
+        }
+        /// Unsets `process`.
+        pub fn clear_process(&mut self) {
+            self.as_mut().clear_process();
+        }
+        /// Field `user`.
+        #[inline]
+        pub fn user(&self) -> u32 {
+            self.view().user()
+        }
+        /// Whether `user` is set.
+        #[inline]
+        pub fn has_user(&self) -> bool {
+            self.view().has_user()
+        }
+        /// `user`, if it is set.
+        #[inline]
+        pub fn user_opt(&self) -> ::core::option::Option<u32> {
+            self.view().user_opt()
+        }
+        /// Sets `user`.
+        #[inline]
+        pub fn set_user(&mut self, value: u32) {
+            self.as_mut().set_user(value);
+        }
+        /// Sets `user`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_user(mut self, value: u32) -> Self {
+            self.set_user(value);
+            self
+        }
+        /// Unsets `user`.
+        pub fn clear_user(&mut self) {
+            self.as_mut().clear_user();
+        }
+        /// Field `program`.
+        #[inline]
+        pub fn program(&self) -> &'_ str {
+            self.view().program()
+        }
+        /// Sets `program`.
+        #[inline]
+        pub fn set_program(&mut self, value: &str) {
+            self.as_mut().set_program(value);
+        }
+        /// Sets `program`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_program(mut self, value: &str) -> Self {
+            self.set_program(value);
+            self
+        }
+        /// Unsets `program`.
+        pub fn clear_program(&mut self) {
+            self.as_mut().clear_program();
+        }
+        /// Field `server`.
+        #[inline]
+        pub fn server(&self) -> &'_ str {
+            self.view().server()
+        }
+        /// Sets `server`.
+        #[inline]
+        pub fn set_server(&mut self, value: &str) {
+            self.as_mut().set_server(value);
+        }
+        /// Sets `server`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_server(mut self, value: &str) -> Self {
+            self.set_server(value);
+            self
+        }
+        /// Unsets `server`.
+        pub fn clear_server(&mut self) {
+            self.as_mut().clear_server();
+        }
+        /// "idle", "resolving", "connecting", "open", "down" or "leaving".
+        #[inline]
+        pub fn state(&self) -> &'_ str {
+            self.view().state()
+        }
+        /// Sets `state`.
+        #[inline]
+        pub fn set_state(&mut self, value: &str) {
+            self.as_mut().set_state(value);
+        }
+        /// Sets `state`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_state(mut self, value: &str) -> Self {
+            self.set_state(value);
+            self
+        }
+        /// Unsets `state`.
+        pub fn clear_state(&mut self) {
+            self.as_mut().clear_state();
+        }
+        /// Names, in order.
+        #[inline]
+        pub fn policies(&self) -> __rt::RepeatedView<'_, str> {
+            self.view().policies()
+        }
+        /// `policies`, for writing.
+        #[inline]
+        pub fn policies_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.arena.root(), 32)
+        }
+        /// Removes all of `policies`.
+        pub fn clear_policies(&mut self) {
+            self.as_mut().clear_policies();
+        }
+        /// Adds to `policies`. For building a message in one expression.
+        #[must_use]
+        pub fn with_policies<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <str as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.policies_mut();
+            this.extend(values);
+            self
+        }
+    }
+    #[doc(hidden)]
+    pub static POLICY_CHANGE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.PolicyChange"),
+        size: 9,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("what"),
+                    json_name: ::std::borrow::Cow::Borrowed("what"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("dry_run"),
+                    json_name: ::std::borrow::Cow::Borrowed("dryRun"),
+                    number: 2,
+                    kind: __rt::Kind::Bool,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0x53f2451475478231,
+    };
+    /// Message `starling.control.PolicyChange`.
+    #[derive(Clone)]
+    pub struct PolicyChange {
+        arena: __rt::Arena,
+    }
+    /// A [`PolicyChange`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct PolicyChangeView<'a>(__rt::Reader<'a>);
+    /// A [`PolicyChange`], for writing.
+    pub struct PolicyChangeMut<'a>(__rt::Writer<'a>);
+    __rt::message!(
+        PolicyChange, PolicyChangeView, PolicyChangeMut, POLICY_CHANGE_LAYOUT
+    );
+    impl<'a> PolicyChangeView<'a> {
+        /// Attach, Configure: a policy, as JSON. Upgrade, Detach: its name. Apply: a list of policies, as JSON.
+        #[inline]
+        pub fn what(self) -> &'a str {
+            self.0.text(0)
+        }
+        /// Only says what would change.
+        #[inline]
+        pub fn dry_run(self) -> bool {
+            self.0.scalar(8)
+        }
+    }
+    impl PolicyChangeMut<'_> {
+        /// Sets `what`.
+        #[inline]
+        pub fn set_what(&mut self, value: &str) {
+            self.0.set_bytes(0, value.as_bytes(), false);
+        }
+        /// Unsets `what`.
+        pub fn clear_what(&mut self) {
+            self.0.clear_reference(0);
+        }
+        /// Sets `dry_run`.
+        #[inline]
+        pub fn set_dry_run(&mut self, value: bool) {
+            self.0.set_scalar(8, value);
+        }
+        /// Unsets `dry_run`.
+        pub fn clear_dry_run(&mut self) {
+            self.0.set_scalar(8, false);
+        }
+    }
+    impl PolicyChange {
+        /// Attach, Configure: a policy, as JSON. Upgrade, Detach: its name. Apply: a list of policies, as JSON.
+        #[inline]
+        pub fn what(&self) -> &'_ str {
+            self.view().what()
+        }
+        /// Sets `what`.
+        #[inline]
+        pub fn set_what(&mut self, value: &str) {
+            self.as_mut().set_what(value);
+        }
+        /// Sets `what`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_what(mut self, value: &str) -> Self {
+            self.set_what(value);
+            self
+        }
+        /// Unsets `what`.
+        pub fn clear_what(&mut self) {
+            self.as_mut().clear_what();
+        }
+        /// Only says what would change.
+        #[inline]
+        pub fn dry_run(&self) -> bool {
+            self.view().dry_run()
+        }
+        /// Sets `dry_run`.
+        #[inline]
+        pub fn set_dry_run(&mut self, value: bool) {
+            self.as_mut().set_dry_run(value);
+        }
+        /// Sets `dry_run`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_dry_run(mut self, value: bool) -> Self {
+            self.set_dry_run(value);
+            self
+        }
+        /// Unsets `dry_run`.
+        pub fn clear_dry_run(&mut self) {
+            self.as_mut().clear_dry_run();
+        }
+    }
+    #[doc(hidden)]
+    pub static POLICY_CHANGES_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.PolicyChanges"),
+        size: 8,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("changes"),
+                    json_name: ::std::borrow::Cow::Borrowed("changes"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0xd428de9aff669f59,
+    };
+    /// Message `starling.control.PolicyChanges`.
+    #[derive(Clone)]
+    pub struct PolicyChanges {
+        arena: __rt::Arena,
+    }
+    /// A [`PolicyChanges`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct PolicyChangesView<'a>(__rt::Reader<'a>);
+    /// A [`PolicyChanges`], for writing.
+    pub struct PolicyChangesMut<'a>(__rt::Writer<'a>);
+    __rt::message!(
+        PolicyChanges, PolicyChangesView, PolicyChangesMut, POLICY_CHANGES_LAYOUT
+    );
+    impl<'a> PolicyChangesView<'a> {
+        /// One line each. None: all is as wanted already.
+        #[inline]
+        pub fn changes(self) -> __rt::RepeatedView<'a, str> {
+            __rt::RepeatedView::of(self.0, 0)
+        }
+    }
+    impl PolicyChangesMut<'_> {
+        /// `changes`, for writing.
+        #[inline]
+        pub fn changes_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 0)
+        }
+        /// Removes all of `changes`.
+        pub fn clear_changes(&mut self) {
+            self.0.clear_reference(0);
+        }
+    }
+    impl PolicyChanges {
+        /// One line each. None: all is as wanted already.
+        #[inline]
+        pub fn changes(&self) -> __rt::RepeatedView<'_, str> {
+            self.view().changes()
+        }
+        /// `changes`, for writing.
+        #[inline]
+        pub fn changes_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.arena.root(), 0)
+        }
+        /// Removes all of `changes`.
+        pub fn clear_changes(&mut self) {
+            self.as_mut().clear_changes();
+        }
+        /// Adds to `changes`. For building a message in one expression.
+        #[must_use]
+        pub fn with_changes<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <str as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.changes_mut();
+            this.extend(values);
+            self
+        }
+    }
     /// The descriptor of `starling.control.Control`, which peers agree on.
     pub static CONTROL_SERVICE: __rt::ServiceDescriptor = __rt::ServiceDescriptor {
         name: "starling.control.Control",
@@ -814,6 +1839,460 @@ mod __items {
                     ReachResponse,
                 >(
                     &TARGET_SERVICE.methods[0],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+    }
+    /// The descriptor of `starling.control.Operator`, which peers agree on.
+    pub static OPERATOR_SERVICE: __rt::ServiceDescriptor = __rt::ServiceDescriptor {
+        name: "starling.control.Operator",
+        methods: &[
+            __rt::MethodDescriptor {
+                path: "/starling.control.Operator/List",
+                id: 0x9349503e,
+                mode: __rt::Mode::Worker,
+                request: &LIST_REQUEST_LAYOUT,
+                response: &LISTING_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+            __rt::MethodDescriptor {
+                path: "/starling.control.Operator/Attach",
+                id: 0x7d50d5d9,
+                mode: __rt::Mode::Worker,
+                request: &POLICY_CHANGE_LAYOUT,
+                response: &POLICY_CHANGES_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+            __rt::MethodDescriptor {
+                path: "/starling.control.Operator/Configure",
+                id: 0xc88ba88a,
+                mode: __rt::Mode::Worker,
+                request: &POLICY_CHANGE_LAYOUT,
+                response: &POLICY_CHANGES_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+            __rt::MethodDescriptor {
+                path: "/starling.control.Operator/Upgrade",
+                id: 0x1ca74258,
+                mode: __rt::Mode::Worker,
+                request: &POLICY_CHANGE_LAYOUT,
+                response: &POLICY_CHANGES_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+            __rt::MethodDescriptor {
+                path: "/starling.control.Operator/Detach",
+                id: 0x9b0e7b19,
+                mode: __rt::Mode::Worker,
+                request: &POLICY_CHANGE_LAYOUT,
+                response: &POLICY_CHANGES_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+            __rt::MethodDescriptor {
+                path: "/starling.control.Operator/Apply",
+                id: 0xf2e79442,
+                mode: __rt::Mode::Worker,
+                request: &POLICY_CHANGE_LAYOUT,
+                response: &POLICY_CHANGES_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+        ],
+        schema_hash: 0xa8515e0b68ea46bb,
+        schema: b"\x01\x06\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x02\x01\x0b\x01\x08policies\x04\x02\x0b\x01\tdatapaths\x05\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x07\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x06 /starling.control.Operator/Apply\x00\x00\x01!/starling.control.Operator/Attach\x00\x00\x01$/starling.control.Operator/Configure\x00\x00\x01!/starling.control.Operator/Detach\x00\x00\x01\x1f/starling.control.Operator/List\x00\x02\x03\"/starling.control.Operator/Upgrade\x00\x00\x01",
+        file_descriptor_set: include_bytes!("starling.control.fds"),
+    };
+    /// For the operator: the service's own user, and root.
+    pub trait Operator: ::core::marker::Send + ::core::marker::Sync + 'static {
+        /// All policies and datapaths.
+        fn list(
+            &self,
+            request: __rt::Request<'_, ListRequest>,
+            response: ListingMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
+        /// Adds a policy behind all others.
+        fn attach(
+            &self,
+            request: __rt::Request<'_, PolicyChange>,
+            response: PolicyChangesMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
+        /// Gives a policy other settings or another scope. It goes on with its state.
+        fn configure(
+            &self,
+            request: __rt::Request<'_, PolicyChange>,
+            response: PolicyChangesMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
+        /// Has a new engine take the place of a policy's, with its state.
+        fn upgrade(
+            &self,
+            request: __rt::Request<'_, PolicyChange>,
+            response: PolicyChangesMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
+        /// Takes a policy away. What it holds goes on.
+        fn detach(
+            &self,
+            request: __rt::Request<'_, PolicyChange>,
+            response: PolicyChangesMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
+        /// Has a list take the place of all policies: all of it, or on an error nothing.
+        fn apply(
+            &self,
+            request: __rt::Request<'_, PolicyChange>,
+            response: PolicyChangesMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
+    }
+    /// Serves `starling.control.Operator` with an implementation of [`Operator`].
+    pub struct OperatorServer<__T> {
+        service: ::std::sync::Arc<__T>,
+        modes: [__rt::Mode; 6],
+    }
+    impl<__T: Operator> OperatorServer<__T> {
+        /// Serves with `service`; methods run where the `.proto` file says.
+        pub fn new(service: __T) -> Self {
+            Self::from_arc(::std::sync::Arc::new(service))
+        }
+        /// Like `new`, for a shared service.
+        pub fn from_arc(service: ::std::sync::Arc<__T>) -> Self {
+            Self {
+                service,
+                modes: [
+                    __rt::Mode::Worker,
+                    __rt::Mode::Worker,
+                    __rt::Mode::Worker,
+                    __rt::Mode::Worker,
+                    __rt::Mode::Worker,
+                    __rt::Mode::Worker,
+                ],
+            }
+        }
+        /// Runs the method of this name in the `.proto` file in worker threads.
+        ///
+        /// # Panics
+        /// If there is no such method, or its handler is nested.
+        pub fn worker(self, method: &str) -> Self {
+            self.with_mode(method, __rt::Mode::Worker)
+        }
+        /// Runs the method of this name in the `.proto` file in the dispatch thread.
+        ///
+        /// # Panics
+        /// If there is no such method, or its handler is nested.
+        pub fn inline(self, method: &str) -> Self {
+            self.with_mode(method, __rt::Mode::Inline)
+        }
+        fn with_mode(mut self, method: &str, mode: __rt::Mode) -> Self {
+            let index = __rt::method_index(&OPERATOR_SERVICE, method);
+            self.modes[index] = mode;
+            self
+        }
+    }
+    impl<__T: Operator> __rt::Service for OperatorServer<__T> {
+        fn descriptor(&self) -> &'static __rt::ServiceDescriptor {
+            &OPERATOR_SERVICE
+        }
+        fn register<__R: __rt::Registrar + ?::core::marker::Sized>(
+            self,
+            registrar: &mut __R,
+        ) {
+            let _ = &registrar;
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    ListRequest,
+                    Listing,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[0],
+                    self.modes[0],
+                    move |
+                        request: __rt::Request<'_, ListRequest>,
+                        response: ListingMut<'_>|
+                    { <__T as Operator>::list(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[1],
+                    self.modes[1],
+                    move |
+                        request: __rt::Request<'_, PolicyChange>,
+                        response: PolicyChangesMut<'_>|
+                    { <__T as Operator>::attach(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[2],
+                    self.modes[2],
+                    move |
+                        request: __rt::Request<'_, PolicyChange>,
+                        response: PolicyChangesMut<'_>|
+                    { <__T as Operator>::configure(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[3],
+                    self.modes[3],
+                    move |
+                        request: __rt::Request<'_, PolicyChange>,
+                        response: PolicyChangesMut<'_>|
+                    { <__T as Operator>::upgrade(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[4],
+                    self.modes[4],
+                    move |
+                        request: __rt::Request<'_, PolicyChange>,
+                        response: PolicyChangesMut<'_>|
+                    { <__T as Operator>::detach(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[5],
+                    self.modes[5],
+                    move |
+                        request: __rt::Request<'_, PolicyChange>,
+                        response: PolicyChangesMut<'_>|
+                    { <__T as Operator>::apply(&*service, request, response) },
+                );
+        }
+    }
+    /// Calls `starling.control.Operator`.
+    #[derive(Clone, Debug)]
+    pub struct OperatorClient<__C> {
+        caller: __C,
+        options: __rt::CallOptions,
+    }
+    impl<__C: __rt::Caller> OperatorClient<__C> {
+        /// The service's descriptor, as the server should know it.
+        pub const DESCRIPTOR: &'static __rt::ServiceDescriptor = &OPERATOR_SERVICE;
+        /// Calls through `caller`.
+        pub fn new(caller: __C) -> Self {
+            Self {
+                caller,
+                options: ::core::default::Default::default(),
+            }
+        }
+        /// Sets the options of all calls, such as a timeout. What a call's own options set comes
+        /// before these; metadata of both is sent.
+        pub fn with_options(mut self, options: __rt::CallOptions) -> Self {
+            self.options = options;
+            self
+        }
+        /// The caller it uses.
+        pub fn caller(&self) -> &__C {
+            &self.caller
+        }
+        /// All policies and datapaths.
+        pub fn list(&self, request: &ListRequest) -> __C::Call<Listing> {
+            self.caller
+                .unary::<
+                    ListRequest,
+                    Listing,
+                >(
+                    &OPERATOR_SERVICE.methods[0],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `list`, with options for this call, which come before the client's.
+        pub fn list_with(
+            &self,
+            request: &ListRequest,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<Listing> {
+            self.caller
+                .unary::<
+                    ListRequest,
+                    Listing,
+                >(
+                    &OPERATOR_SERVICE.methods[0],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+        /// Adds a policy behind all others.
+        pub fn attach(&self, request: &PolicyChange) -> __C::Call<PolicyChanges> {
+            self.caller
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                >(
+                    &OPERATOR_SERVICE.methods[1],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `attach`, with options for this call, which come before the client's.
+        pub fn attach_with(
+            &self,
+            request: &PolicyChange,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<PolicyChanges> {
+            self.caller
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                >(
+                    &OPERATOR_SERVICE.methods[1],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+        /// Gives a policy other settings or another scope. It goes on with its state.
+        pub fn configure(&self, request: &PolicyChange) -> __C::Call<PolicyChanges> {
+            self.caller
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                >(
+                    &OPERATOR_SERVICE.methods[2],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `configure`, with options for this call, which come before the client's.
+        pub fn configure_with(
+            &self,
+            request: &PolicyChange,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<PolicyChanges> {
+            self.caller
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                >(
+                    &OPERATOR_SERVICE.methods[2],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+        /// Has a new engine take the place of a policy's, with its state.
+        pub fn upgrade(&self, request: &PolicyChange) -> __C::Call<PolicyChanges> {
+            self.caller
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                >(
+                    &OPERATOR_SERVICE.methods[3],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `upgrade`, with options for this call, which come before the client's.
+        pub fn upgrade_with(
+            &self,
+            request: &PolicyChange,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<PolicyChanges> {
+            self.caller
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                >(
+                    &OPERATOR_SERVICE.methods[3],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+        /// Takes a policy away. What it holds goes on.
+        pub fn detach(&self, request: &PolicyChange) -> __C::Call<PolicyChanges> {
+            self.caller
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                >(
+                    &OPERATOR_SERVICE.methods[4],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `detach`, with options for this call, which come before the client's.
+        pub fn detach_with(
+            &self,
+            request: &PolicyChange,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<PolicyChanges> {
+            self.caller
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                >(
+                    &OPERATOR_SERVICE.methods[4],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+        /// Has a list take the place of all policies: all of it, or on an error nothing.
+        pub fn apply(&self, request: &PolicyChange) -> __C::Call<PolicyChanges> {
+            self.caller
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                >(
+                    &OPERATOR_SERVICE.methods[5],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `apply`, with options for this call, which come before the client's.
+        pub fn apply_with(
+            &self,
+            request: &PolicyChange,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<PolicyChanges> {
+            self.caller
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                >(
+                    &OPERATOR_SERVICE.methods[5],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),

@@ -1,0 +1,50 @@
+//! The policies that a call has to pass, and which of them it has passed.
+
+use std::sync::Arc;
+
+/// One policy of a runtime. A place is used again, an id is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PolicyId {
+    pub(crate) place: u32,
+    pub(crate) id: u32,
+}
+
+/// The policies of a route, in the order in which requests pass them.
+pub(crate) type Chain = Arc<[PolicyId]>;
+
+/// The policies that a call has passed, which hear of its end. None for most calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Passed {
+    chain: Option<Chain>,
+    count: usize,
+}
+
+impl Passed {
+    /// None of a chain yet.
+    pub(crate) fn none_of(chain: &Chain) -> Self {
+        Self {
+            chain: Some(Arc::clone(chain)),
+            count: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The policy that is next.
+    pub(crate) fn next(&self) -> Option<PolicyId> {
+        self.chain.as_ref()?.get(self.count).copied()
+    }
+
+    /// The next one is passed.
+    pub(crate) fn advance(&mut self) {
+        self.count += 1;
+    }
+
+    /// Those that are passed, the last one first.
+    pub(crate) fn reversed(&self) -> impl Iterator<Item = PolicyId> + '_ {
+        let chain = self.chain.as_deref().unwrap_or(&[]);
+        chain[..self.count.min(chain.len())].iter().rev().copied()
+    }
+}

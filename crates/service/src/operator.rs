@@ -1,0 +1,315 @@
+//! What the operator of the service does: `starling.control.Operator`, beside what applications ask.
+//!
+//! All changes come down to one: a list takes the place of the list of policies. The runtime takes all of it, or
+//! nothing.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use starling::managed::{ListRequest, ListingMut, Operator, PolicyChange, PolicyChangesMut};
+use starling::{Request, Status};
+use starling_policy::{PolicySpec, parse_list};
+
+use crate::runtime::{Built, Command, Report, RuntimeHandle};
+
+/// A runtime that does not answer in this time has failed.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// Policies of a service, at most.
+const MAX_POLICIES: usize = 256;
+
+/// The user who may do all.
+const ROOT: u32 = 0;
+
+pub(crate) struct Operations {
+    runtime: RuntimeHandle,
+    /// Those that are attached, in order.
+    policies: Mutex<Vec<PolicySpec>>,
+}
+
+impl Operations {
+    pub(crate) fn new(runtime: RuntimeHandle) -> Self {
+        Self {
+            runtime,
+            policies: Mutex::default(),
+        }
+    }
+
+    /// Asks the runtime, and waits for its answer.
+    fn ask<T>(&self, command: impl FnOnce(mpsc::SyncSender<T>) -> Command) -> Result<T, Status> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.runtime.send(command(sender));
+        let answer = receiver.recv_timeout(ANSWER_TIME);
+        answer.map_err(|_| Status::unavailable("the service's runtime does not answer"))
+    }
+
+    /// Changes the list of policies. `change` returns the policy that gets a new engine in any case. Returns what changes,
+    /// a line each.
+    pub(crate) fn replace(
+        &self,
+        change: impl FnOnce(&mut Vec<PolicySpec>) -> Result<Option<String>, Status>,
+        dry_run: bool,
+    ) -> Result<Vec<String>, Status> {
+        let mut attached = self.policies.lock();
+        let mut wanted = attached.clone();
+        let upgrades = change(&mut wanted)?;
+        if wanted.len() > MAX_POLICIES {
+            let text = format!("a service has {MAX_POLICIES} policies at most");
+            return Err(Status::resource_exhausted(text));
+        }
+        let changes = differences(&attached, &wanted, upgrades.as_deref());
+        if dry_run || changes.is_empty() {
+            return Ok(changes);
+        }
+        let build = |spec: &PolicySpec| {
+            let engine = spec.build();
+            let engine = engine.map_err(|error| Status::invalid_argument(error.to_string()))?;
+            Ok(Built {
+                spec: spec.clone(),
+                engine,
+                upgrades: upgrades.as_ref() == Some(&spec.name),
+            })
+        };
+        let list = wanted.iter().map(build).collect::<Result<_, Status>>()?;
+        let set = |reply| Command::SetPolicies { list, reply };
+        self.ask(set)?.map_err(|(name, error)| {
+            Status::failed_precondition(format!("{name}: {error}; nothing has changed"))
+        })?;
+        *attached = wanted;
+        Ok(changes)
+    }
+}
+
+/// What changes from one list to another.
+fn differences(before: &[PolicySpec], after: &[PolicySpec], upgrades: Option<&str>) -> Vec<String> {
+    let find = |list: &'_ [PolicySpec], name: &str| {
+        let mut list = list.iter();
+        list.find(|spec| spec.name == name).cloned()
+    };
+    let gone = before
+        .iter()
+        .filter(|spec| find(after, &spec.name).is_none());
+    let mut changes: Vec<_> = gone.map(|spec| format!("detach {}", spec.name)).collect();
+    for spec in after {
+        let old = find(before, &spec.name);
+        match old.filter(|old| old.kind == spec.kind) {
+            None => changes.push(format!("attach {}", spec.to_json())),
+            Some(old) if old != *spec => changes.push(format!("configure {}", spec.to_json())),
+            Some(_) if upgrades == Some(&spec.name) => {
+                changes.push(format!("upgrade {}", spec.name));
+            }
+            Some(_) => {}
+        }
+    }
+    let order = |list: &[PolicySpec], other: &[PolicySpec]| {
+        let both = list.iter().filter(|spec| find(other, &spec.name).is_some());
+        both.map(|spec| spec.name.clone()).collect::<Vec<_>>()
+    };
+    let (old, new) = (order(before, after), order(after, before));
+    if old != new {
+        changes.push(format!("order {}", new.join(", ")));
+    }
+    changes
+}
+
+fn position(list: &[PolicySpec], name: &str) -> Result<usize, Status> {
+    let found = list.iter().position(|spec| spec.name == name);
+    found.ok_or_else(|| {
+        let names: Vec<_> = list.iter().map(|spec| spec.name.as_str()).collect();
+        let have = match names.is_empty() {
+            true => "there are none".to_owned(),
+            false => format!("there are {}", names.join(", ")),
+        };
+        Status::not_found(format!("no policy is named {name:?}: {have}"))
+    })
+}
+
+fn parse(text: &str) -> Result<PolicySpec, Status> {
+    PolicySpec::parse(text).map_err(|error| Status::invalid_argument(error.to_string()))
+}
+
+/// Only the service's own user, and root.
+fn check_operator<M: starling::Message>(request: &Request<'_, M>) -> Result<(), Status> {
+    let user = request.peer().process().and_then(|process| process.uid);
+    let own = rustix::process::geteuid().as_raw();
+    match user {
+        Some(user) if user == own || user == ROOT => Ok(()),
+        _ => Err(Status::permission_denied(
+            "policies are the operator's: call as the user of the service, or as root",
+        )),
+    }
+}
+
+fn fill(mut response: PolicyChangesMut<'_>, changes: Vec<String>) {
+    for change in &changes {
+        response.changes_mut().push(change);
+    }
+}
+
+impl Operator for Operations {
+    fn list(
+        &self,
+        request: Request<'_, ListRequest>,
+        mut response: ListingMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let report: Report = self.ask(|reply| Command::Report { reply })?;
+        for (spec, counts) in report.policies {
+            let mut policies = response.policies_mut();
+            let mut policy = policies.push_default();
+            policy.set_policy(&spec.to_json());
+            policy.set_passed(counts.passed);
+            policy.set_delayed(counts.delayed);
+            policy.set_refused(counts.refused);
+            policy.set_held(counts.held as u64);
+        }
+        for of in report.datapaths {
+            let mut datapaths = response.datapaths_mut();
+            let mut datapath = datapaths.push_default();
+            datapath.set_side(of.side);
+            if let Some(process) = of.process {
+                datapath.set_process(process);
+            }
+            if let Some(user) = of.user {
+                datapath.set_user(user);
+            }
+            datapath.set_program(&of.program);
+            datapath.set_server(&of.server);
+            datapath.set_state(of.state);
+            for name in &of.policies {
+                datapath.policies_mut().push(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn attach(
+        &self,
+        request: Request<'_, PolicyChange>,
+        response: PolicyChangesMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let spec = parse(request.message().what())?;
+        let attach = |list: &mut Vec<PolicySpec>| {
+            if position(list, &spec.name).is_ok() {
+                let text = format!("a policy is named {:?} already: configure it", spec.name);
+                return Err(Status::already_exists(text));
+            }
+            list.push(spec);
+            Ok(None)
+        };
+        fill(response, self.replace(attach, request.message().dry_run())?);
+        Ok(())
+    }
+
+    fn configure(
+        &self,
+        request: Request<'_, PolicyChange>,
+        response: PolicyChangesMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let spec = parse(request.message().what())?;
+        let configure = |list: &mut Vec<PolicySpec>| {
+            let at = position(list, &spec.name)?;
+            if list[at].kind != spec.kind {
+                let text = format!(
+                    "{} is a {}, and cannot become a {}: detach it, and attach another",
+                    spec.name, list[at].kind, spec.kind
+                );
+                return Err(Status::failed_precondition(text));
+            }
+            list[at] = spec;
+            Ok(None)
+        };
+        fill(
+            response,
+            self.replace(configure, request.message().dry_run())?,
+        );
+        Ok(())
+    }
+
+    fn upgrade(
+        &self,
+        request: Request<'_, PolicyChange>,
+        response: PolicyChangesMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let name = request.message().what();
+        let upgrade = |list: &mut Vec<PolicySpec>| {
+            position(list, name)?;
+            Ok(Some(name.to_owned()))
+        };
+        fill(
+            response,
+            self.replace(upgrade, request.message().dry_run())?,
+        );
+        Ok(())
+    }
+
+    fn detach(
+        &self,
+        request: Request<'_, PolicyChange>,
+        response: PolicyChangesMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let name = request.message().what();
+        let detach = |list: &mut Vec<PolicySpec>| {
+            let at = position(list, name)?;
+            list.remove(at);
+            Ok(None)
+        };
+        fill(response, self.replace(detach, request.message().dry_run())?);
+        Ok(())
+    }
+
+    fn apply(
+        &self,
+        request: Request<'_, PolicyChange>,
+        response: PolicyChangesMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let wanted = parse_list(request.message().what());
+        let wanted = wanted.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let apply = |list: &mut Vec<PolicySpec>| {
+            *list = wanted;
+            Ok(None)
+        };
+        fill(response, self.replace(apply, request.message().dry_run())?);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(json: &str) -> Vec<PolicySpec> {
+        parse_list(json).expect("policies")
+    }
+
+    #[test]
+    fn differences_say_what_a_list_changes() {
+        let one = list(
+            r#"[{"name":"a","kind":"null"},{"name":"b","kind":"rate-limit"},{"name":"c","kind":"null"}]"#,
+        );
+        assert_eq!(differences(&one, &one, None), [""; 0]);
+        assert_eq!(differences(&one, &one, Some("b")), ["upgrade b"]);
+        let other = list(
+            r#"[{"name":"b","kind":"rate-limit","settings":{"rate":1.0}},{"name":"a","kind":"null"},{"name":"d","kind":"null"}]"#,
+        );
+        let expected = [
+            "detach c",
+            r#"configure {"name":"b","kind":"rate-limit","settings":{"rate":1.0}}"#,
+            r#"attach {"name":"d","kind":"null"}"#,
+            "order b, a",
+        ];
+        assert_eq!(differences(&one, &other, None), expected);
+        let kinds = list(r#"[{"name":"a","kind":"rate-limit"}]"#);
+        let expected = [
+            "detach b",
+            "detach c",
+            r#"attach {"name":"a","kind":"rate-limit"}"#,
+        ];
+        assert_eq!(differences(&one, &kinds, None), expected);
+    }
+}

@@ -1,0 +1,95 @@
+//! Ends of routes and links: of what is lost with them, each caller hears.
+
+use starling_endpoint::Status;
+
+use super::Runtime;
+use super::links::LinkId;
+use super::routes::{Callers, RouteId, RouteState};
+
+impl Runtime {
+    /// The callers of a route are gone, or its server is for good.
+    pub(super) fn remove_route(&mut self, id: RouteId) {
+        let Some(route) = self.routes.remove(id) else {
+            return;
+        };
+        self.leaving.retain(|leaving| leaving.route != id);
+        self.resolving.forget(id);
+        let from = route.from();
+        let held = self.take_held_of(id);
+        for arrived in route.waiting.into_iter().chain(held) {
+            let status =
+                Status::unavailable("the service no longer reaches the server for this caller");
+            self.refuse(from, arrived, status);
+        }
+        let Some(entry) = self.links.awake(route.link) else {
+            return;
+        };
+        match route.state {
+            RouteState::Connecting(session) => {
+                entry.connecting -= 1;
+                entry.link.close(session);
+            }
+            RouteState::Open(session) => entry.link.close(session),
+            _ => {}
+        }
+        entry.routes -= 1;
+        if entry.routes == 0 {
+            self.remove_link(route.link);
+        }
+    }
+
+    /// A link of a route has failed.
+    pub(super) fn end_route(&mut self, id: RouteId) {
+        let Some(route) = self.routes.get(id) else {
+            return;
+        };
+        match route.callers {
+            Callers::All(from) => self.end_publication(from),
+            Callers::Peer(from, peer) => {
+                // What waits is refused before its session ends.
+                self.remove_route(id);
+                if let Some(entry) = self.links.awake(from) {
+                    entry.link.end_sessions_of(peer);
+                }
+            }
+        }
+    }
+
+    /// Ends a link that no route needs.
+    pub(super) fn remove_link(&mut self, id: LinkId) {
+        self.adapters.retain(|_, links| {
+            links.retain(|(_, link)| *link != id);
+            !links.is_empty()
+        });
+        self.fail_calls_of(
+            id,
+            "the service no longer reaches the server; the call may have run",
+        );
+        self.links.remove(id);
+    }
+
+    /// A link's device has failed.
+    pub(super) fn fail_link(&mut self, id: LinkId, failure: &str) {
+        tracing::error!(
+            failure,
+            "a device of the service has failed, and all calls on it"
+        );
+        self.fail_calls_of(id, failure);
+        for route in self.routes.of_link(id) {
+            self.end_route(route);
+        }
+        self.remove_link(id);
+    }
+
+    pub(super) fn fail_calls_of(&mut self, id: LinkId, failure: &str) {
+        for call in self.calls.take_of_link(id) {
+            if call.from != id
+                && let Some(entry) = self.links.awake(call.from)
+            {
+                entry
+                    .link
+                    .answer(call.reply, Err(Status::unavailable(failure.to_owned())));
+            }
+        }
+    }
+}

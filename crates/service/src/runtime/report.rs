@@ -1,0 +1,62 @@
+//! What a runtime tells its operator.
+
+use starling_policy::{PolicySpec, Side};
+
+use super::Runtime;
+use super::policies::Counts;
+use super::routes::{Route, RouteState};
+
+/// What goes on in a runtime.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// In the order in which calls pass them.
+    pub(crate) policies: Vec<(PolicySpec, Counts)>,
+    pub(crate) datapaths: Vec<DatapathReport>,
+}
+
+/// The way of one application's calls.
+#[derive(Debug)]
+pub(crate) struct DatapathReport {
+    pub(crate) side: &'static str,
+    pub(crate) process: Option<u32>,
+    pub(crate) user: Option<u32>,
+    pub(crate) program: String,
+    pub(crate) server: String,
+    pub(crate) state: &'static str,
+    pub(crate) policies: Vec<String>,
+}
+
+impl Runtime {
+    pub(super) fn report(&self) -> Report {
+        let datapath = |route: &Route| {
+            let identity = &route.identity;
+            DatapathReport {
+                side: match identity.side {
+                    Side::Client => "client",
+                    Side::Server => "server",
+                },
+                process: identity.process,
+                user: identity.user,
+                program: identity.program.clone(),
+                server: identity.server.clone(),
+                state: name_of(&route.state),
+                policies: self.policies.names(&route.chain),
+            }
+        };
+        Report {
+            policies: self.policies.report(),
+            datapaths: self.routes.iter().map(datapath).collect(),
+        }
+    }
+}
+
+fn name_of(state: &RouteState) -> &'static str {
+    match state {
+        RouteState::Idle => "idle",
+        RouteState::Resolving => "resolving",
+        RouteState::Connecting(_) => "connecting",
+        RouteState::Open(_) => "open",
+        RouteState::Down { .. } => "down",
+        RouteState::Leaving => "leaving",
+    }
+}
