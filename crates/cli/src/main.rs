@@ -5,11 +5,12 @@
 //!
 //! | module | subcommands | built |
 //! |---|---|---|
-//! | `serve`, `call`, `service`, `health`, `inspect`, `doctor` | what an operator needs | always |
+//! | `serve`, `call`, `service`, `ctl`, `health`, `inspect`, `doctor` | what an operator needs | always |
 //! | `lab` | `demo`, `bench`, `sim`: they need the benchmarks, tonic and the simulator | with the feature `lab`, a default one |
 //! | `no_lab` | the same names, each an error that says how to get them | without it |
 
 mod call;
+mod ctl;
 mod doctor;
 mod error;
 mod health;
@@ -52,6 +53,8 @@ enum Command {
     Call(call::Arguments),
     /// Runs the service through which the applications of this host call and are called.
     Service(service::Arguments),
+    /// Manages a running service: its policies, live, and what passes them.
+    Ctl(ctl::Arguments),
     /// Asks a server whether it, or one of its services, can be called now.
     Health(health::Arguments),
     /// Shows what a server's process does now: threads, sessions, channels, calls.
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Call(arguments) => call::run(&arguments),
         Command::Service(arguments) => service::run(&arguments),
+        Command::Ctl(arguments) => ctl::run(&arguments),
         Command::Health(arguments) => health::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
@@ -152,7 +156,9 @@ mod tests {
             true => &["demo", "bench", "sim"],
             false => &[],
         };
-        let always = ["serve", "call", "service", "health", "inspect", "doctor"];
+        let always = [
+            "serve", "call", "service", "ctl", "health", "inspect", "doctor",
+        ];
         assert_eq!(names, [&always, lab, &["completions"]].concat());
     }
 

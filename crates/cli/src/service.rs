@@ -1,5 +1,6 @@
 //! `starling service`: the managed plane's service, one for each host.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -8,6 +9,7 @@ use signal_hook::iterator::Signals;
 use starling::Idle;
 use starling_service::{Service, ServiceConfig};
 
+use crate::ctl::file::ServiceFile;
 use crate::error::CliError;
 use crate::output;
 
@@ -29,9 +31,12 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct RunArguments {
-    /// The name of the service: 1 to 60 letters, digits, dots, dashes and underscores.
-    #[arg(long, value_name = "NAME", default_value = "starling")]
-    name: String,
+    /// Settings and policies, in YAML or JSON. What the command line says counts more.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The name of the service: 1 to 60 letters, digits, dots, dashes and underscores. Default: starling.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     /// Takes applications of all users, and not only of this one and root.
     #[arg(long)]
     any_user: bool,
@@ -47,6 +52,12 @@ their servers are reached at those. Without the variable they do all that themse
 
 The service prints a line `service NAME` when applications can use it. If it ends, the calls that pass it
 end with UNAVAILABLE. Applications find it again when it is back.
+
+The file of --config may have any of these:
+
+  name: starling
+  any_user: false
+  policies: []       # as `starling ctl apply` takes them
 
 Examples:
   starling service run
@@ -65,11 +76,17 @@ enum IdleName {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let Command::Run(run) = &arguments.command;
-    let mut config = ServiceConfig {
-        name: run.name.clone(),
-        any_user: run.any_user,
-        ..ServiceConfig::default()
-    };
+    let mut config = ServiceConfig::default();
+    let file = run.config.as_deref().map(ServiceFile::read).transpose()?;
+    let file = file.unwrap_or_default();
+    if let Some(path) = &run.config {
+        config.policies = file.policies(path)?;
+    }
+    if let Some(name) = run.name.as_ref().or(file.name.as_ref()) {
+        config.name.clone_from(name);
+    }
+    config.any_user = run.any_user || file.any_user == Some(true);
+    let name = config.name.clone();
     config.endpoint.idle = match run.idle {
         IdleName::Spin => Idle::Spin,
         IdleName::Adaptive => Idle::default(),
@@ -81,7 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         source,
     })?;
     let service = Service::start(config)?;
-    output::print(&format!("service {}\n", run.name))?;
+    output::print(&format!("service {name}\n"))?;
     while service.is_running() {
         if signals.pending().next().is_some() {
             return Ok(());

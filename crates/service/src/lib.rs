@@ -36,4 +36,6 @@ mod service;
 
 pub use error::ServiceError;
 pub use service::{Service, ServiceConfig};
-pub use starling_policy::{KINDS as POLICY_KINDS, PolicySpec, parse_list as parse_policies};
+pub use starling_policy::{
+    KINDS as POLICY_KINDS, Kind as PolicyKind, PolicySpec, parse_list as parse_policies,
+};

@@ -1,0 +1,243 @@
+//! `starling ctl`: manages a running service.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `edit` | policies as they are written on a command line |
+//! | `file` | policies in a file, and the settings of a service |
+//! | `text` | listings to read |
+
+mod edit;
+pub(crate) mod file;
+mod text;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use starling::managed::{DatapathView, ListRequest, Listing, OperatorClient, PolicyChange};
+use starling::{CallOptions, Channel, Response, Status};
+use starling_service::{POLICY_KINDS, PolicySpec};
+
+use self::edit::{ScopeArguments, edited, new};
+use crate::error::CliError;
+use crate::output;
+
+/// How long the service may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Arguments {
+    /// The service, by its name.
+    #[arg(
+        long = "service",
+        value_name = "NAME",
+        default_value = "starling",
+        env = "STARLING_SERVICE",
+        global = true
+    )]
+    service: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const HELP: &str = "\
+Calls of applications pass the policies of their service. All changes are live: no application notices,
+no call fails, and calls that a policy holds go on when it is taken away. Only the user of the service,
+and root, may manage it.
+
+Examples, with `starling service run` in another terminal:
+  starling ctl kinds
+  starling ctl attach searches rate-limit rate=10000 burst=100 --program frontend
+  starling ctl attach chaos fault fail=0.01 code=UNAVAILABLE --method kv.Kv/Get
+  starling ctl configure searches rate=20000
+  starling ctl list
+  starling ctl detach searches
+  starling ctl apply -f policies.yaml --dry-run";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lists the policies, what each has done, and the datapaths of applications.
+    List {
+        /// Prints one JSON object, with the keys policies, datapaths.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lists the kinds of policies, with settings to begin with. Asks no service.
+    Kinds,
+    /// Adds a policy, behind all others.
+    Attach {
+        /// Its name, to change it and take it away by.
+        name: String,
+        /// Its kind: see `starling ctl kinds`.
+        kind: String,
+        #[command(flatten)]
+        edit: Edit,
+    },
+    /// Changes settings of a policy, or its scope. It goes on with its state.
+    Configure {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        edit: Edit,
+    },
+    /// Has a new engine take the place of a policy's, with its state.
+    Upgrade {
+        /// Its name.
+        name: String,
+        /// Only says what would change.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Takes a policy away. Calls that it holds go on.
+    Detach {
+        /// Its name.
+        name: String,
+        /// Only says what would change.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Has the policies of a file take the place of all: the whole file, or nothing on an error.
+    #[command(after_help = APPLY_HELP)]
+    Apply {
+        /// The file, in YAML or JSON. `-` is standard input.
+        #[arg(short, long, value_name = "FILE")]
+        file: PathBuf,
+        /// Only says what would change.
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+const APPLY_HELP: &str = "\
+Calls pass the policies in the order of the file:
+
+  policies:
+    - name: searches
+      kind: rate-limit
+      for: {program: frontend, methods: [hotel.Search/Nearby]}
+      settings: {rate: 10000, burst: 100, queue: 1000}
+    - name: deadline
+      kind: timeout
+      for: {side: server}
+      settings: {at_most: 1s}
+
+`for` may have side (client: calls that applications make, the default; server: calls that come for
+them), program, process, user, server (the address) and methods. Without it, all calls pass the policy.
+Policies that have not changed go on as they are.";
+
+#[derive(Debug, Args)]
+struct Edit {
+    /// Settings: KEY=VALUE. The value is JSON, or a text.
+    #[arg(value_name = "KEY=VALUE", value_parser = edit::parse_setting)]
+    settings: Vec<(String, Value)>,
+    #[command(flatten)]
+    scope: ScopeArguments,
+    /// Only says what would change.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// A service, as its operator calls it.
+struct Service(OperatorClient<Channel>);
+
+impl Service {
+    fn new(name: &str) -> Result<Self, CliError> {
+        let channel = Channel::builder(&format!("shm://{name}.control"))
+            .direct()
+            .lazy()?;
+        let options = CallOptions::with_timeout(TIMEOUT);
+        Ok(Self(OperatorClient::new(channel).with_options(options)))
+    }
+
+    fn list(&self) -> Result<Response<Listing>, Status> {
+        self.0.list(&ListRequest::new()).wait()
+    }
+
+    /// The policy with this name.
+    fn policy(&self, name: &str) -> Result<PolicySpec, CliError> {
+        let listing = self.list()?;
+        for policy in listing.message().policies().iter() {
+            let spec = PolicySpec::parse(policy.policy());
+            let spec = spec.map_err(|error| CliError::Usage(format!("the service's: {error}")))?;
+            if spec.name == name {
+                return Ok(spec);
+            }
+        }
+        Err(CliError::Usage(format!(
+            "no policy is named {name:?}: `starling ctl list` shows all"
+        )))
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let service = || Service::new(&arguments.service);
+    let change =
+        |what: &str, dry_run: &bool| PolicyChange::new().with_what(what).with_dry_run(*dry_run);
+    let (response, dry_run) = match &arguments.command {
+        Command::List { json } => {
+            let listing = service()?.list()?;
+            return output::print(&match json {
+                true => format!("{}\n", listing_json(&listing)),
+                false => text::listing(listing.message()),
+            });
+        }
+        Command::Kinds => return output::print(&text::kinds(POLICY_KINDS)),
+        Command::Attach { name, kind, edit } => {
+            let spec = new(name, kind, edit)?;
+            let change = change(&spec.to_json(), &edit.dry_run);
+            (service()?.0.attach(&change).wait()?, edit.dry_run)
+        }
+        Command::Configure { name, edit } => {
+            let service = service()?;
+            let spec = edited(service.policy(name)?, edit)?;
+            let change = change(&spec.to_json(), &edit.dry_run);
+            (service.0.configure(&change).wait()?, edit.dry_run)
+        }
+        Command::Upgrade { name, dry_run } => {
+            let response = service()?.0.upgrade(&change(name, dry_run)).wait()?;
+            (response, *dry_run)
+        }
+        Command::Detach { name, dry_run } => {
+            let response = service()?.0.detach(&change(name, dry_run)).wait()?;
+            (response, *dry_run)
+        }
+        Command::Apply { file, dry_run } => {
+            let policies = file::read_policies(file)?;
+            let response = service()?.0.apply(&change(&policies, dry_run)).wait()?;
+            (response, *dry_run)
+        }
+    };
+    let changes: Vec<&str> = response.message().changes().iter().collect();
+    output::print(&text::changes(&changes, dry_run))
+}
+
+fn listing_json(listing: &Response<Listing>) -> Value {
+    let message = listing.message();
+    let policies = message.policies().iter().map(|policy| {
+        let spec: Value = serde_json::from_str(policy.policy()).unwrap_or_default();
+        json!({
+            "policy": spec,
+            "passed": policy.passed(),
+            "delayed": policy.delayed(),
+            "refused": policy.refused(),
+            "held": policy.held(),
+        })
+    });
+    let datapath = |datapath: DatapathView<'_>| {
+        json!({
+            "side": datapath.side(),
+            "process": datapath.process_opt(),
+            "user": datapath.user_opt(),
+            "program": datapath.program(),
+            "server": datapath.server(),
+            "state": datapath.state(),
+            "policies": datapath.policies().iter().collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "policies": policies.collect::<Vec<_>>(),
+        "datapaths": message.datapaths().iter().map(datapath).collect::<Vec<_>>(),
+    })
+}

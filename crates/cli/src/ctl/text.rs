@@ -1,0 +1,110 @@
+//! Listings to read.
+
+use std::fmt::Write;
+
+use starling::managed::{DatapathView, ListingView};
+use starling_service::{PolicyKind, PolicySpec};
+
+/// Columns, as wide as what is in them.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn row(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(|cell| (*cell).to_owned()).collect()
+}
+
+pub(super) fn listing(listing: ListingView<'_>) -> String {
+    let mut rows = vec![row(&[
+        "POLICY", "KIND", "PASSED", "DELAYED", "REFUSED", "HELD", "FOR", "SETTINGS",
+    ])];
+    for policy in listing.policies().iter() {
+        let (name, kind, scope, settings) = match PolicySpec::parse(policy.policy()) {
+            Ok(spec) => {
+                let scope = serde_json::to_string(&spec.scope).unwrap_or_default();
+                (spec.name, spec.kind, scope, spec.settings.to_string())
+            }
+            // A newer service.
+            Err(_) => (
+                policy.policy().to_owned(),
+                String::new(),
+                String::new(),
+                String::new(),
+            ),
+        };
+        let numbers = [
+            policy.passed(),
+            policy.delayed(),
+            policy.refused(),
+            policy.held(),
+        ];
+        let mut cells = vec![name, kind];
+        cells.extend(numbers.map(|number| number.to_string()));
+        cells.extend([scope, settings]);
+        rows.push(cells);
+    }
+    let mut text = match rows.len() {
+        1 => "no policies\n".to_owned(),
+        _ => table(&rows),
+    };
+    let mut rows = vec![row(&[
+        "SIDE", "PROGRAM", "PROCESS", "USER", "SERVER", "STATE", "POLICIES",
+    ])];
+    rows.extend(listing.datapaths().iter().map(datapath));
+    text.push('\n');
+    text.push_str(&match rows.len() {
+        1 => "no applications\n".to_owned(),
+        _ => table(&rows),
+    });
+    text
+}
+
+fn datapath(of: DatapathView<'_>) -> Vec<String> {
+    let number = |number: Option<u32>| number.map_or("-".to_owned(), |number| number.to_string());
+    let policies: Vec<_> = of.policies().iter().collect();
+    vec![
+        of.side().to_owned(),
+        of.program().to_owned(),
+        number(of.process_opt()),
+        number(of.user_opt()),
+        of.server().to_owned(),
+        of.state().to_owned(),
+        match policies.is_empty() {
+            true => "-".to_owned(),
+            false => policies.join(", "),
+        },
+    ]
+}
+
+pub(super) fn kinds(kinds: &[PolicyKind]) -> String {
+    let mut text = String::new();
+    for kind in kinds {
+        let _ = writeln!(text, "{}\n    {}", kind.name, kind.summary);
+        let _ = writeln!(text, "    settings: {}", kind.example);
+    }
+    text
+}
+
+pub(super) fn changes(changes: &[&str], dry_run: bool) -> String {
+    if changes.is_empty() {
+        return "nothing changes\n".to_owned();
+    }
+    let would = if dry_run { "would " } else { "" };
+    let lines = changes.iter().map(|change| format!("{would}{change}\n"));
+    lines.collect()
+}

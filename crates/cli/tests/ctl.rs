@@ -1,0 +1,206 @@
+//! `starling ctl` and `starling service run` from outside.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Output, Stdio};
+
+use common::{Serve, run, run_with_input, starling, text};
+use serde_json::{Value, json};
+
+/// A `starling service run`, which is killed when this is dropped.
+struct Service {
+    name: String,
+    child: Child,
+}
+
+impl Service {
+    fn start(name: &str, more: &[&str]) -> Self {
+        let name = format!("ctl-{name}-{}", std::process::id());
+        let run = ["service", "run", "--idle", "block", "--name", &name];
+        let mut command = starling(&[&run[..], more].concat());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let output = child.stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        assert_eq!(line, format!("service {name}\n"));
+        Self { name, child }
+    }
+
+    /// Runs `starling ctl` on it. Returns its exit status, its output and its error text.
+    fn ctl(&self, arguments: &[&str]) -> (i32, String, String) {
+        parts(&run(
+            &[&["ctl", "--service", &self.name], arguments].concat()
+        ))
+    }
+
+    /// Runs it, and returns its output.
+    fn done(&self, arguments: &[&str]) -> String {
+        let (code, said, error) = self.ctl(arguments);
+        assert_eq!((code, &*error), (0, ""), "{arguments:?}");
+        said
+    }
+
+    fn apply(&self, file: &str, more: &[&str]) -> (i32, String, String) {
+        let apply = ["ctl", "--service", &self.name, "apply", "-f", "-"];
+        parts(&run_with_input(&[&apply[..], more].concat(), file))
+    }
+
+    fn list(&self) -> Value {
+        serde_json::from_str(&self.done(&["list", "--json"])).unwrap()
+    }
+
+    /// Makes a call through the service. Returns its exit status and its error text.
+    fn call(&self, server: &Serve) -> (i32, String) {
+        let scan = [
+            "call",
+            &server.addresses[0],
+            "kv.Kv/Scan",
+            r#"{"limit": 3}"#,
+        ];
+        let mut command = starling(&scan);
+        let (code, _, error) = parts(
+            &command
+                .env("STARLING_SERVICE", &self.name)
+                .output()
+                .unwrap(),
+        );
+        (code, error)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn parts(output: &Output) -> (i32, String, String) {
+    let code = output.status.code().expect("it ended by itself");
+    (code, text(&output.stdout), text(&output.stderr))
+}
+
+fn kv() -> Serve {
+    Serve::start("kv", &["udp://127.0.0.1:0"], &["--records", "0"])
+}
+
+#[test]
+fn an_operator_adds_changes_and_takes_away_a_policy() {
+    let (service, server) = (Service::start("change", &[]), kv());
+    assert_eq!(service.done(&["list"]), "no policies\n\nno applications\n");
+    let scope = ["--program", "starling", "--method", "kv.Kv/Scan"];
+    let attach = ["attach", "chaos", "fault", "fail=1", "code=ABORTED"];
+    let attach = [&attach[..], &scope].concat();
+    let expected = r#"attach {"name":"chaos","kind":"fault","for":{"side":"client","program":"starling","methods":["kv.Kv/Scan"]},"settings":{"code":"ABORTED","fail":1}}"#;
+    let dry = [&attach[..], &["--dry-run"]].concat();
+    assert_eq!(service.done(&dry), format!("would {expected}\n"));
+    assert_eq!(service.call(&server).0, 0, "a dry run");
+    assert_eq!(service.done(&attach), format!("{expected}\n"));
+    let (code, error) = service.call(&server);
+    assert_eq!(code, 64 + 10, "{error}");
+    assert!(
+        error.contains("ABORTED: a fault that this service injects"),
+        "{error}"
+    );
+
+    service.done(&["configure", "chaos", "fail=0"]);
+    assert_eq!(service.call(&server).0, 0);
+    let list = service.list();
+    let policy = &list["policies"][0];
+    assert_eq!(
+        policy["policy"]["settings"],
+        json!({"code": "ABORTED", "fail": 0})
+    );
+    assert_eq!(
+        (&policy["passed"], &policy["refused"]),
+        (&json!(1), &json!(1))
+    );
+    let read = service.done(&["list"]);
+    assert!(
+        read.starts_with("POLICY  KIND   PASSED  DELAYED  REFUSED  HELD  FOR"),
+        "{read}"
+    );
+    assert_eq!(service.done(&["upgrade", "chaos"]), "upgrade chaos\n");
+    assert_eq!(service.done(&["detach", "chaos"]), "detach chaos\n");
+    assert_eq!(service.list()["policies"], json!([]));
+}
+
+#[test]
+fn a_file_is_applied_as_a_whole_or_not_at_all() {
+    let service = Service::start("apply", &[]);
+    let file = "policies:\n- name: a\n  kind: 'null'\n- {name: b, kind: timeout, settings: {at_most: 1s}}\n";
+    let would = "would attach {\"name\":\"a\",\"kind\":\"null\"}\nwould attach {\"name\":\"b\",\"kind\":\"timeout\",\"settings\":{\"at_most\":\"1s\"}}\n";
+    let dry = service.apply(file, &["--dry-run"]);
+    assert_eq!(dry, (0, would.to_owned(), String::new()));
+    assert_eq!(service.apply(file, &[]).1, would.replace("would ", ""));
+    assert_eq!(service.apply(file, &[]).1, "nothing changes\n");
+    let (code, _, error) = service.apply(
+        "policies: [{name: a, kind: 'null'}, {name: c, kind: x}]",
+        &[],
+    );
+    assert_eq!(code, 2);
+    assert!(
+        error.contains("-: policy 2 of the list: kind: \"x\" is no kind of policies"),
+        "{error}"
+    );
+    assert_eq!(service.list()["policies"].as_array().unwrap().len(), 2);
+    assert_eq!(service.apply("policies: []", &[]).1, "detach a\ndetach b\n");
+}
+
+#[test]
+fn wrong_use_has_an_exit_status_and_says_what_to_do() {
+    let service = Service::start("wrong", &[]);
+    for (arguments, code, expected) in [
+        (
+            &["attach", "a", "nul"][..],
+            2,
+            "there are circuit-breaker, fault, null",
+        ),
+        (&["attach", "a", "null", "x"], 2, "expected KEY=VALUE"),
+        (&["attach", "a", "null", "x=1"], 2, "unknown field `x`"),
+        (
+            &["detach", "a"],
+            69,
+            "no policy is named \"a\": there are none",
+        ),
+        (&["configure", "a", "x=1"], 2, "no policy is named \"a\""),
+        (&["apply", "-f", "/no/such"], 1, "/no/such: "),
+    ] {
+        let (got, said, error) = service.ctl(arguments);
+        assert_eq!((got, &*said), (code, ""), "{arguments:?}: {error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+    let (code, _, error) = parts(&run(&["ctl", "--service", "no-such-service", "list"]));
+    assert_eq!(code, 78, "{error}");
+    let kinds = text(&run(&["ctl", "kinds"]).stdout);
+    assert!(
+        kinds.contains("rate-limit\n    lets so many calls a second pass"),
+        "{kinds}"
+    );
+}
+
+#[test]
+fn a_service_begins_with_a_file_and_refuses_a_wrong_one() {
+    let directory = std::env::temp_dir().join(format!("starling-ctl-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("service.yaml");
+    let file = path.to_str().unwrap();
+    std::fs::write(
+        &path,
+        "policies: [{name: a, kind: fault, settings: {fail: 1}}]",
+    )
+    .unwrap();
+    let (service, server) = (Service::start("file", &["--config", file]), kv());
+    assert_eq!(service.call(&server).0, 64 + 14);
+
+    std::fs::write(&path, "police: []").unwrap();
+    let (code, _, error) = parts(&run(&["service", "run", "--config", file]));
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(code, 2);
+    assert!(
+        error.contains("unknown field") && error.contains("police"),
+        "{error}"
+    );
+}
