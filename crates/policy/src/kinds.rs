@@ -116,4 +116,27 @@ mod tests {
             assert!(error.contains("no_such"), "{error}");
         }
     }
+
+    #[test]
+    fn each_kind_has_a_page() {
+        let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/policies");
+        let read = |name: &str| {
+            let path = format!("{pages}/{name}.md");
+            std::fs::read_to_string(&path).expect(&path)
+        };
+        let index = read("README");
+        for Kind { name, example, .. } in KINDS {
+            let page = read(name);
+            assert!(page.starts_with(&format!("# {name}\n")), "{name}");
+            assert!(page.contains("starling ctl attach "), "{name}");
+            assert!(index.contains(&format!("[{name}]({name}.md)")), "{name}");
+            let settings: Value = serde_json::from_str(example).expect(name);
+            for setting in settings.as_object().expect(name).keys() {
+                assert!(
+                    page.contains(&format!("| `{setting}` |")),
+                    "{name}: {setting}"
+                );
+            }
+        }
+    }
 }

@@ -252,7 +252,12 @@ mod tests {
 
     #[test]
     fn a_policy_is_written_as_it_was_read() {
-        let full = r#"{"name":"searches","kind":"rate-limit","for":{"side":"server","program":"search","process":7,"user":8,"server":"udp://h:1","methods":["hotel.Search/Nearby"]},"settings":{"rate":10.0}}"#;
+        let full = [
+            r#"{"name":"searches","kind":"rate-limit","for":{"side":"server","program":"search","#,
+            r#""process":7,"user":8,"server":"udp://h:1","methods":["hotel.Search/Nearby"]},"#,
+            r#""settings":{"rate":10}}"#,
+        ];
+        let full = &*full.concat();
         let spec = PolicySpec::parse(full).expect("a policy");
         assert_eq!(spec.to_json(), full);
         let id = MethodId(method_id("/hotel.Search/Nearby"));

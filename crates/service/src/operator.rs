@@ -43,8 +43,8 @@ impl Operations {
         answer.map_err(|_| Status::unavailable("the service's runtime does not answer"))
     }
 
-    /// Changes the list of policies. `change` returns the policy that gets a new engine in any case. Returns what changes,
-    /// a line each.
+    /// Changes the list of policies. `change` returns the policy that gets a new engine in any case. Returns what
+    /// changes, a line each.
     pub(crate) fn replace(
         &self,
         change: impl FnOnce(&mut Vec<PolicySpec>) -> Result<Option<String>, Status>,
@@ -295,7 +295,8 @@ mod tests {
         assert_eq!(differences(&one, &one, None), [""; 0]);
         assert_eq!(differences(&one, &one, Some("b")), ["upgrade b"]);
         let other = list(
-            r#"[{"name":"b","kind":"rate-limit","settings":{"rate":1.0}},{"name":"a","kind":"null"},{"name":"d","kind":"null"}]"#,
+            r#"[{"name":"b","kind":"rate-limit","settings":{"rate":1.0}},
+                {"name":"a","kind":"null"},{"name":"d","kind":"null"}]"#,
         );
         let expected = [
             "detach c",

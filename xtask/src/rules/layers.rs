@@ -21,6 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/handoff", &["prefetch"]),
     ("crates/message", &["msgbuf"]),
     ("crates/metrics", &["call"]),
+    ("crates/policy", &["call", "message"]),
     ("crates/stream", &["call"]),
     ("crates/proto", &["msgbuf", "prefetch"]),
     ("crates/share", &["io"]),
@@ -51,7 +52,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The managed plane's service calls on by endpoints of its own, and serves its control interface by the library.
     (
         "crates/service",
-        &["endpoint", "io", "io-shm", "io-udp", "io-xdp", "starling"],
+        &[
+            "endpoint", "io", "io-shm", "io-udp", "io-xdp", "message", "policy", "starling",
+        ],
     ),
     ("crates/dynamic", &["starling"]),
     ("crates/otlp", &["starling"]),
