@@ -32,6 +32,11 @@ impl Passed {
         self.count == 0
     }
 
+    /// Whether it has not begun to pass any.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.chain.is_none()
+    }
+
     /// The policy that is next.
     pub(crate) fn next(&self) -> Option<PolicyId> {
         self.chain.as_ref()?.get(self.count).copied()

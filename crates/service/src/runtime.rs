@@ -36,7 +36,7 @@ use starling_policy::{RestoreError, Side};
 use self::calls::{Calls, Forwarded};
 use self::identity::Identity;
 use self::leaving::Leaving;
-use self::links::{LinkEntry, LinkId, Links};
+use self::links::{LinkId, Links};
 use self::policies::Policies;
 use self::poller::{Poller, RuntimeWaker};
 use self::resolving::Resolving;
@@ -322,12 +322,18 @@ impl Runtime {
         let process = peer_is.process();
         let pid = process.and_then(|process| process.pid);
         let application = pid.map_or(Application::Peer(from, peer), Application::Process);
-        let link = self.adapter(application, &kind, target)?;
+        let link = match self.local_at(target) {
+            Some(local) => {
+                let kind = DeviceKind::of(&local.address);
+                let kind = kind.map_err(|error| Status::unavailable(error.to_string()))?;
+                self.adapter(application, &kind, &local.address)?
+            }
+            None => self.adapter(application, &kind, target)?,
+        };
         let user = process.and_then(|process| process.uid);
         let identity = Identity::new(Side::Client, pid, user, target);
-        let chain = self.policies.chain(&identity);
         let callers = Callers::Peer(from, peer);
-        let route = Route::new(callers, target.to_owned(), link, identity, chain);
+        let route = Route::new(callers, target.to_owned(), link, application, identity);
         if let Some(entry) = self.links.get_mut(link) {
             entry.routes += 1;
         }
@@ -401,6 +407,7 @@ impl Runtime {
                     stream_key,
                     method: request.method,
                     passed,
+                    route: id,
                 });
                 let Some(entry) = self.links.awake(to) else {
                     return self.fail(tag, Status::unavailable("the service's device has failed"));
@@ -458,6 +465,7 @@ impl Runtime {
             stream_key,
             method,
             passed,
+            route,
             ..
         } = forwarded;
         let Some(entry) = self.links.awake(from) else {
@@ -471,7 +479,11 @@ impl Runtime {
             // The call was cancelled because its caller no longer waits.
             (Err(_), Some(why)) => Err(why),
             (Err(mut status), None) => {
-                status = named_publicly(status, &self.routes, from, entry);
+                // Another route may have its number by now.
+                let route = self.routes.get(route);
+                if let Some(route) = route.filter(|route| route.from() == from) {
+                    status = named_publicly(status, route);
+                }
                 if unsent_message(&mut status).is_some() {
                     // No server has it: the caller may make it elsewhere.
                     return entry.link.refuse_draining(reply);
@@ -515,11 +527,15 @@ impl Runtime {
 }
 
 /// Has the text of a failure name an application by the address that its clients know.
-fn named_publicly(status: Status, routes: &Routes, from: LinkId, entry: &LinkEntry) -> Status {
-    let target = routes.of_all(from).map(|route| route.target.as_str());
-    match target.and_then(|target| status.message().strip_prefix(target)) {
+fn named_publicly(status: Status, route: &Route) -> Status {
+    let (own, public) = match (route.callers, &route.local) {
+        (Callers::All(_), _) => (&route.target, &route.identity.server),
+        (Callers::Peer(..), Some(local)) => (&local.address, &route.target),
+        (Callers::Peer(..), None) => return status,
+    };
+    match status.message().strip_prefix(own.as_str()) {
         Some(rest) => {
-            let text = format!("{}{rest}", entry.link.local_address());
+            let text = format!("{public}{rest}");
             status.with_message(text)
         }
         None => status,

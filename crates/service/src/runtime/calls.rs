@@ -8,6 +8,7 @@ use slab::Slab;
 use starling_endpoint::{CallId, DeferredReply, MethodId};
 
 use super::links::LinkId;
+use super::routes::RouteId;
 use crate::datapath::Passed;
 
 /// A call that the service makes for a caller.
@@ -22,6 +23,7 @@ pub(super) struct Forwarded {
     pub(super) stream_key: u64,
     pub(super) method: MethodId,
     pub(super) passed: Passed,
+    pub(super) route: RouteId,
 }
 
 #[derive(Default)]

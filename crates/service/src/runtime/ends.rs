@@ -32,9 +32,17 @@ impl Runtime {
             RouteState::Open(session) => entry.link.close(session),
             _ => {}
         }
+        self.leave_link(route.link);
+    }
+
+    /// A route ends at a link no more.
+    pub(super) fn leave_link(&mut self, id: LinkId) {
+        let Some(entry) = self.links.get_mut(id) else {
+            return;
+        };
         entry.routes -= 1;
         if entry.routes == 0 {
-            self.remove_link(route.link);
+            self.remove_link(id);
         }
     }
 

@@ -23,7 +23,7 @@ use starling_policy::{PolicyEnd, PolicyEngine, PolicyRequest, PolicySpec, Restor
 
 use super::Runtime;
 use super::identity::Identity;
-use super::routes::{Callers, RouteId};
+use super::routes::{Callers, Route, RouteId, RouteState};
 use crate::datapath::{Chain, Passed, PolicyId};
 use crate::link::Arrived;
 
@@ -140,10 +140,17 @@ impl Policies {
         self.order.iter().find(is_named).copied()
     }
 
-    /// The policies that the calls of a route pass.
-    pub(super) fn chain(&self, identity: &Identity) -> Chain {
-        let is_in = |of: &&PolicyId| identity.is_in(&self.table[of.place as usize].spec.scope);
-        self.order.iter().filter(is_in).copied().collect()
+    /// The policies that the calls of a route pass: those of its callers, then those of a server behind this service.
+    pub(super) fn chain(&self, route: &Route) -> Chain {
+        let of_side = |identity: &Identity| {
+            let is_in = |of: &&PolicyId| identity.is_in(&self.table[of.place as usize].spec.scope);
+            self.order.iter().filter(is_in).copied().collect::<Vec<_>>()
+        };
+        let mut chain = of_side(&route.identity);
+        if let Some(local) = &route.local {
+            chain.extend(of_side(&local.identity));
+        }
+        chain.into()
     }
 
     /// The names of those of a chain that are still attached.
@@ -274,12 +281,17 @@ fn methods_of(spec: &PolicySpec) -> Vec<MethodId> {
 }
 
 impl Runtime {
-    /// A request has arrived: it passes the policies of its route, and is handed on.
+    /// A request has arrived: it passes the policies of its route, and is handed on. Which these are is known when the
+    /// route is open: until then it waits, and comes here again.
     pub(super) fn admit(&mut self, id: RouteId, mut arrived: Arrived) {
         let Some(route) = self.routes.get(id) else {
             return;
         };
-        if !route.chain.is_empty() && self.is_subject(&arrived, route.callers) {
+        if matches!(route.state, RouteState::Open(_))
+            && !route.chain.is_empty()
+            && arrived.passed.is_fresh()
+            && self.is_subject(&arrived, route.callers)
+        {
             arrived.passed = Passed::none_of(&route.chain);
             return self.pass(id, arrived);
         }
@@ -400,7 +412,7 @@ impl Runtime {
     pub(super) fn set_policies(&mut self, list: Vec<Built>) -> Result<(), (String, RestoreError)> {
         self.policies.replace(list)?;
         for route in self.routes.iter_mut() {
-            route.chain = self.policies.chain(&route.identity);
+            route.chain = self.policies.chain(route);
         }
         let is_detached = |policies: &Policies, held: &Held| !policies.order.contains(&held.by);
         for held in self.policies.take_held(is_detached) {

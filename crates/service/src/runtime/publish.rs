@@ -1,14 +1,15 @@
 //! Addresses at which the service listens for applications.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use starling_endpoint::Status;
 use starling_policy::Side;
 
-use super::Runtime;
 use super::identity::Identity;
 use super::links::LinkId;
-use super::routes::{Callers, Route};
+use super::routes::{Callers, Local, Route, RouteState};
+use super::{Application, Runtime};
 use crate::device::DeviceKind;
 use crate::error::ServiceError;
 use crate::publication::Publication;
@@ -68,10 +69,15 @@ impl Runtime {
             }
         };
         let (process, user) = (Some(publication.process), publication.user);
-        let identity = Identity::new(Side::Server, process, user, address);
-        let chain = self.policies.chain(&identity);
-        let target = application.to_owned();
-        let route = Route::new(Callers::All(from), target, to, identity, chain);
+        let own = self.links.get_mut(from);
+        let own = own.map_or_else(String::new, |entry| entry.link.local_address());
+        let identity = Identity::new(Side::Server, process, user, &own);
+        let (target, of) = (
+            application.to_owned(),
+            Application::Process(publication.process),
+        );
+        let mut route = Route::new(Callers::All(from), target, to, of, identity);
+        route.chain = self.policies.chain(&route);
         if let Some(entry) = self.links.get_mut(to) {
             entry.routes += 1;
         }
@@ -83,8 +89,21 @@ impl Runtime {
             self.end_publication(from);
             return Err(status);
         }
-        let entry = self.links.get_mut(from);
-        Ok(entry.map_or_else(String::new, |entry| entry.link.local_address()))
+        Ok(own)
+    }
+
+    /// The application of this service that is reached at an address, if one is.
+    pub(super) fn local_at(&self, address: &str) -> Option<Local> {
+        let is_at = |route: &&Route| {
+            matches!(route.callers, Callers::All(_))
+                && !matches!(route.state, RouteState::Leaving)
+                && is_same(address, &route.identity.server)
+        };
+        let route = self.routes.iter().find(is_at)?;
+        Some(Local {
+            address: route.target.clone(),
+            identity: route.identity.clone(),
+        })
     }
 
     /// Whether it is the process that listens at a route's target, and not another, which did not ask to be called.
@@ -168,6 +187,17 @@ impl Runtime {
     }
 }
 
+/// Whether an address leads to a publication of this host.
+fn is_same(address: &str, published: &str) -> bool {
+    let parse = |address: &str| address.strip_prefix("udp://")?.parse::<SocketAddr>().ok();
+    match (parse(address), parse(published)) {
+        (Some(wanted), Some(own)) if own.ip().is_unspecified() => {
+            wanted.port() == own.port() && wanted.ip().is_loopback()
+        }
+        _ => address == published,
+    }
+}
+
 /// Whether a user may be called at an address: the service's own rights and name are not lent to others.
 fn may_have(user: Option<u32>, address: &str) -> bool {
     let own = rustix::process::geteuid().as_raw();
@@ -183,6 +213,26 @@ fn may_have(user: Option<u32>, address: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_leads_to_a_publication_of_this_host() {
+        for (address, published) in [
+            ("udp://127.0.0.1:9", "udp://127.0.0.1:9"),
+            ("udp://127.0.0.1:9", "udp://0.0.0.0:9"),
+            ("udp://[::1]:9", "udp://[::]:9"),
+            ("shm://kv", "shm://kv"),
+        ] {
+            assert!(is_same(address, published), "{address} {published}");
+        }
+        for (address, published) in [
+            ("udp://127.0.0.1:8", "udp://0.0.0.0:9"),
+            ("udp://10.0.0.7:9", "udp://0.0.0.0:9"),
+            ("udp://127.0.0.1:9", "udp://127.0.0.2:9"),
+            ("shm://kv", "shm://kw"),
+        ] {
+            assert!(!is_same(address, published), "{address} {published}");
+        }
+    }
 
     #[test]
     fn other_users_get_free_ports_and_nothing_that_is_the_services() {

@@ -19,6 +19,7 @@ use slab::Slab;
 use starling_endpoint::{SessionId, Status};
 use starling_io::PeerId;
 
+use super::Application;
 use super::identity::Identity;
 use super::links::LinkId;
 use crate::datapath::Chain;
@@ -62,6 +63,15 @@ pub(super) enum RouteState {
     Leaving,
 }
 
+/// A server that is an application of this service, and is called without the way by its address.
+#[derive(Clone, Debug)]
+pub(super) struct Local {
+    /// Where it listens for the service.
+    pub(super) address: String,
+    /// As those see it that come by its address.
+    pub(super) identity: Identity,
+}
+
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) callers: Callers,
@@ -77,6 +87,10 @@ pub(super) struct Route {
     /// Its server shuts down.
     pub(super) is_draining: bool,
     pub(super) identity: Identity,
+    /// Whose devices it uses.
+    pub(super) application: Application,
+    /// The server is an application of this service.
+    pub(super) local: Option<Local>,
     /// The policies that its requests pass.
     pub(super) chain: Chain,
     failures: u32,
@@ -87,8 +101,8 @@ impl Route {
         callers: Callers,
         target: String,
         link: LinkId,
+        application: Application,
         identity: Identity,
-        chain: Chain,
     ) -> Self {
         Self {
             callers,
@@ -99,7 +113,9 @@ impl Route {
             waiting: Vec::new(),
             is_draining: false,
             identity,
-            chain,
+            application,
+            local: None,
+            chain: Chain::default(),
             failures: 0,
         }
     }

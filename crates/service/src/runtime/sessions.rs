@@ -6,6 +6,7 @@ use starling_io::Clock;
 use super::Runtime;
 use super::links::{LinkEntry, LinkId};
 use super::routes::{Callers, RouteId, RouteState};
+use crate::device::DeviceKind;
 
 /// The user who may reach all.
 const ROOT: u32 = 0;
@@ -17,12 +18,20 @@ impl Runtime {
         while let Some(route) = self.routes.get_mut(id)
             && let Some(address) = route.addresses.pop_front()
         {
-            let (link, callers) = (route.link, route.callers);
+            let callers = route.callers;
+            let (link, address) = match self.aim(id, address) {
+                Ok(found) => found,
+                Err(status) => {
+                    failure = status;
+                    continue;
+                }
+            };
+            let is_local = (self.routes.get(id)).is_some_and(|route| route.local.is_some());
             let Some(entry) = self.links.awake(link) else {
                 break;
             };
             match entry.link.connect(&address) {
-                Ok(session) if self.may_reach(callers, link, session) => {
+                Ok(session) if is_local || self.may_reach(callers, link, session) => {
                     if let (Some(route), Some(entry)) =
                         (self.routes.get_mut(id), self.links.get_mut(link))
                     {
@@ -44,6 +53,36 @@ impl Runtime {
             }
         }
         self.fail_route(id, failure);
+    }
+
+    /// The link by which a route calls an address, and the address to call there. An application of this service is
+    /// called where it listens for the service, without the way by the network.
+    fn aim(&mut self, id: RouteId, address: String) -> Result<(LinkId, String), Status> {
+        let gone = || Status::unavailable("the service no longer reaches the server");
+        let route = self.routes.get(id).ok_or_else(gone)?;
+        let (application, before) = (route.application, route.link);
+        if let Callers::All(_) = route.callers {
+            return Ok((before, address));
+        }
+        let local = self.local_at(&address);
+        let address = local
+            .as_ref()
+            .map_or(address, |local| local.address.clone());
+        let kind = DeviceKind::of(&address);
+        let kind = kind.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let link = self.adapter(application, &kind, &address)?;
+        let route = self.routes.get_mut(id).ok_or_else(gone)?;
+        route.local = local;
+        route.link = link;
+        let chain = self.policies.chain(route);
+        route.chain = chain;
+        if link != before {
+            if let Some(entry) = self.links.get_mut(link) {
+                entry.routes += 1;
+            }
+            self.leave_link(before);
+        }
+        Ok((link, address))
     }
 
     /// Whether callers may reach a server of this host that the service itself may: one of their own user. A service of
@@ -98,7 +137,7 @@ impl Runtime {
                 if is_opening {
                     route.open(session);
                     for arrived in std::mem::take(&mut route.waiting) {
-                        self.forward(id, arrived);
+                        self.admit(id, arrived);
                     }
                 }
                 if drains {
