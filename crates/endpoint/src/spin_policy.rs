@@ -3,7 +3,8 @@
 //! To sleep and be woken takes 5 to 50 us, and up to 200 us in a virtual machine. So a loop spins for long while that
 //! pays: while work comes before the end of the spin. If it does not, because peers are silent for longer or wait for
 //! this very core, the loop spins for [`SHORT_NS`] only. It tries again after some idle times, after twice as many
-//! if that fails, and so on. (KVM polls in a like way before it halts a processor, but goes by the last idle time. Two
+//! if that fails, and so on. A loop that spins yields its core, so that a peer that waits for the core can answer
+//! before the end of the spin, and neither has to be woken. (KVM polls in a like way before it halts a processor, but goes by the last idle time. Two
 //! loops that sleep make each other's idle times long, so these say nothing.)
 
 use crate::config::Idle;
@@ -16,6 +17,21 @@ const MISSES: u32 = 4;
 /// After so many short spins a loop tries a long one, at least and at most.
 const FEW: u32 = 16;
 const MANY: u32 = 1 << 8;
+
+/// A loop that has spun for so long yields its core in each turn: the one that it waits for may wait for that core. If
+/// its last yields found nobody, it begins later.
+const EARLY_NS: u64 = 3_000;
+const LATE_NS: u64 = 24_000;
+/// A yield that takes less found nobody, and the loop yields again after this pause only.
+const VAIN_YIELD_NS: u64 = 1_000;
+const VAIN_PAUSE_NS: u64 = 2_000;
+/// A yield that takes longer has given the core to another program, for a slice of the scheduler. The loop does not
+/// yield for this time then.
+const LONG_YIELD_NS: u64 = 500_000;
+const LONG_PAUSE_NS: u64 = 10_000_000;
+
+/// A loop that never sleeps has a core of its own, and yields to nobody.
+const FOR_EVER_NS: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(crate) struct SpinPolicy {
@@ -32,6 +48,9 @@ pub(crate) struct SpinPolicy {
     /// When it first looked for work after that and found none.
     idle_ns: u64,
     phase: Phase,
+    /// The loop yields after it has spun for so long, and not before this time.
+    yields_after_ns: u64,
+    yields_from_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +83,8 @@ impl SpinPolicy {
             active_ns: u64::MAX,
             idle_ns: 0,
             phase: Phase::Counted,
+            yields_after_ns: EARLY_NS,
+            yields_from_ns: 0,
         }
     }
 
@@ -83,6 +104,30 @@ impl SpinPolicy {
             self.phase = Phase::Over;
         }
         spins
+    }
+
+    /// Whether a loop that spins lets others run that wait for its core.
+    #[inline]
+    pub(crate) fn yields(&self, now_ns: u64) -> bool {
+        self.longest_ns < FOR_EVER_NS
+            && now_ns.saturating_sub(self.idle_ns) >= self.yields_after_ns
+            && now_ns >= self.yields_from_ns
+    }
+
+    /// The loop has let others run.
+    pub(crate) fn record_yield(&mut self, before_ns: u64, after_ns: u64) {
+        let pause_ns = match after_ns.saturating_sub(before_ns) {
+            0..VAIN_YIELD_NS => {
+                self.yields_after_ns = (2 * self.yields_after_ns).min(LATE_NS);
+                VAIN_PAUSE_NS
+            }
+            VAIN_YIELD_NS..LONG_YIELD_NS => {
+                self.yields_after_ns = EARLY_NS;
+                0
+            }
+            LONG_YIELD_NS.. => LONG_PAUSE_NS,
+        };
+        self.yields_from_ns = after_ns + pause_ns;
     }
 
     /// The loop sleeps now: because it has spun for long enough, or for another reason.
@@ -242,6 +287,46 @@ mod tests {
             spinning.policy.record_sleep();
         }
         assert_eq!(spinning.policy.length, Length::Long);
+    }
+
+    /// Spins from time 0 for 100 us, by turns of 0.1 us. Its yields take so long. Returns when it yields.
+    fn yields(policy: &mut SpinPolicy, from_ns: u64, takes_ns: u64) -> Vec<u64> {
+        let (mut now_ns, mut at) = (from_ns, Vec::new());
+        assert!(policy.spins(from_ns, from_ns));
+        while now_ns < from_ns + 100 * US {
+            now_ns += 100;
+            if policy.yields(now_ns) {
+                at.push(now_ns - from_ns);
+                policy.record_yield(now_ns, now_ns + takes_ns);
+                now_ns += takes_ns;
+            }
+        }
+        at
+    }
+
+    #[test]
+    fn a_loop_yields_to_those_that_wait_for_its_core_and_hardly_in_vain() {
+        let idle = Idle::Adaptive {
+            spin: Duration::from_nanos(LONG_NS),
+        };
+        let mut policy = SpinPolicy::new(idle);
+        let shared = yields(&mut policy, 0, 2 * US);
+        assert_eq!(shared[0], EARLY_NS);
+        assert!(shared.len() >= 45, "in each turn: {}", shared.len());
+        // Nobody waits: what it misses by a yield is a tenth of its time.
+        let alone = yields(&mut policy, 1000 * US, 200);
+        assert!((2..45).contains(&alone.len()), "{}", alone.len());
+        let alone = yields(&mut policy, 2000 * US, 200);
+        assert_eq!(alone[0], LATE_NS);
+        // Somebody waits again.
+        let shared = yields(&mut policy, 3000 * US, 2 * US);
+        assert_eq!(shared[0], LATE_NS);
+        assert_eq!(yields(&mut policy, 4000 * US, 2 * US)[0], EARLY_NS);
+        // Another program takes the core for milliseconds.
+        assert_eq!(yields(&mut policy, 5000 * US, 3000 * US).len(), 1);
+        assert_eq!(yields(&mut policy, 9000 * US, 3000 * US), []);
+        // The core is the loop's own.
+        assert_eq!(yields(&mut SpinPolicy::new(Idle::Spin), 0, 2 * US), []);
     }
 
     #[test]

@@ -26,7 +26,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// # Errors
     /// If the device fails. The error is final.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
-        if self.between_turns || self.has_work() || self.spins() {
+        if self.between_turns || self.has_work() {
+            return Ok(());
+        }
+        if self.spins() {
+            // Callers that wait beside each other yield by themselves before one of them drives.
+            if self.calls_outstanding() <= 1 {
+                self.yield_core();
+            }
             return Ok(());
         }
         self.return_memory();
@@ -57,6 +64,18 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.parts.core.sleep.end_sleep();
         self.schedule.set_slept();
         slept
+    }
+
+    /// Lets others run that wait for this core, if the loop has spun for a while: whoever is to answer may be one of
+    /// them. For an owner that does not wait by [`Endpoint::wait`].
+    #[inline]
+    pub fn yield_core(&mut self) {
+        if self.spin.yields(self.parts.core.now_ns) {
+            let before_ns = self.parts.clock.now_ns();
+            std::thread::yield_now();
+            let after_ns = self.parts.clock.now_ns();
+            self.spin.record_yield(before_ns, after_ns);
+        }
     }
 
     /// A descriptor for a reactor that waits in place of a thread; see [`PacketIo::descriptor`].

@@ -103,6 +103,8 @@ pub(crate) trait Link: Send {
     fn local_address(&self) -> String;
     fn descriptor(&mut self) -> Option<OwnedFd>;
     fn spins(&mut self) -> bool;
+    /// Lets others run that wait for this core.
+    fn yield_core(&mut self);
     fn begin_wait(&mut self) -> Result<ReactorWait, IoError>;
     fn end_wait(&mut self) -> Result<(), IoError>;
     fn next_timer_ns(&mut self) -> Option<u64>;
@@ -264,6 +266,10 @@ impl<I: Device> Link for EndpointLink<I> {
 
     fn spins(&mut self) -> bool {
         self.endpoint.spins()
+    }
+
+    fn yield_core(&mut self) {
+        self.endpoint.yield_core();
     }
 
     fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {

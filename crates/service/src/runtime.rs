@@ -201,6 +201,9 @@ impl Runtime {
                 continue;
             }
             let may_sleep = self.links.park()? && is_idle;
+            if is_idle && !may_sleep {
+                self.yield_core();
+            }
             if may_sleep || rounds_since_look >= ROUNDS_PER_LOOK {
                 rounds_since_look = 0;
                 let until_ns = self
@@ -209,6 +212,13 @@ impl Runtime {
                     .chain(self.policies.due_ns());
                 self.links.look(may_sleep, until_ns.min())?;
             }
+        }
+    }
+
+    /// Some links spin: lets those run that they wait for.
+    fn yield_core(&mut self) {
+        if let Some(entry) = self.links.get_mut(self.frontend) {
+            entry.link.yield_core();
         }
     }
 
