@@ -184,6 +184,7 @@ impl Runtime {
                 return Ok(());
             }
             let mut is_idle = true;
+            self.policies.begin_round(&self.clock);
             self.links.active(&mut active);
             for link in &active {
                 is_idle &= self.turn(*link, &mut events)?;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use slab::Slab;
 use starling_endpoint::{Code, MethodId, Status};
-use starling_io::Clock;
+use starling_io::{Clock, MonotonicClock};
 use starling_message::method_id;
 use starling_policy::{PolicyEnd, PolicyEngine, PolicyRequest, PolicySpec, RestoreError, Verdict};
 
@@ -112,6 +112,8 @@ pub(super) struct Policies {
     held: BinaryHeap<Reverse<Held>>,
     next: u32,
     numbers: u64,
+    /// The time of the round: one reading of the clock for all calls of it.
+    now_ns: u64,
     infrastructure: Vec<MethodId>,
 }
 
@@ -124,6 +126,7 @@ impl Default for Policies {
             held: BinaryHeap::new(),
             next: 0,
             numbers: 0,
+            now_ns: 0,
             infrastructure: ids.collect(),
         }
     }
@@ -226,6 +229,14 @@ impl Policies {
         }
     }
 
+    /// A round begins.
+    #[inline]
+    pub(super) fn begin_round(&mut self, clock: &MonotonicClock) {
+        if !self.order.is_empty() || !self.held.is_empty() {
+            self.now_ns = clock.now_ns();
+        }
+    }
+
     /// When a request that is held is due.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.held.peek().map(|Reverse(held)| held.until_ns)
@@ -310,6 +321,7 @@ impl Runtime {
 
     /// Has a request pass the policies that it has not passed.
     fn pass(&mut self, id: RouteId, mut arrived: Arrived) {
+        let now_ns = self.policies.now_ns;
         while let Some(of) = arrived.passed.next() {
             let method = arrived.request.method;
             let attached = self.policies.get_mut(of);
@@ -320,7 +332,7 @@ impl Runtime {
             let held = attached.counts.held;
             let (options, body) = arrived.request.parts_mut();
             let mut request = PolicyRequest {
-                now_ns: self.clock.now_ns(),
+                now_ns,
                 method,
                 options,
                 body,
@@ -341,7 +353,7 @@ impl Runtime {
                         until_ns,
                         number,
                         by: of,
-                        since_ns: self.clock.now_ns(),
+                        since_ns: now_ns,
                         route: id,
                         arrived,
                     };
@@ -362,10 +374,7 @@ impl Runtime {
 
     /// Has the requests go on whose time has come. Returns whether there were any.
     pub(super) fn release_held(&mut self) -> bool {
-        if self.policies.due_ns().is_none() {
-            return false;
-        }
-        let now_ns = self.clock.now_ns();
+        let now_ns = self.policies.now_ns;
         let mut any = false;
         while let Some(held) = self.policies.take_due(now_ns) {
             any = true;
@@ -381,7 +390,7 @@ impl Runtime {
             mut arrived,
             ..
         } = held;
-        let took = Duration::from_nanos(self.clock.now_ns().saturating_sub(since_ns));
+        let took = Duration::from_nanos(self.policies.now_ns.saturating_sub(since_ns));
         let timeout = &mut arrived.request.options.timeout;
         *timeout = timeout.map(|timeout| timeout.saturating_sub(took));
         let is_late = *timeout == Some(Duration::ZERO);
@@ -411,6 +420,7 @@ impl Runtime {
     /// If one cannot go on with the state of its predecessor: its name, and why. Nothing has changed then.
     pub(super) fn set_policies(&mut self, list: Vec<Built>) -> Result<(), (String, RestoreError)> {
         self.policies.replace(list)?;
+        self.policies.begin_round(&self.clock);
         for route in self.routes.iter_mut() {
             route.chain = self.policies.chain(route);
         }
@@ -427,7 +437,7 @@ impl Runtime {
             return;
         }
         let end = PolicyEnd {
-            now_ns: self.clock.now_ns(),
+            now_ns: self.policies.now_ns,
             method,
             code,
         };
