@@ -84,9 +84,11 @@ impl TurnSchedule {
         self.reading = Reading::BeforeSleep;
     }
 
-    /// The owner did other things.
+    /// The owner did other things. If the loop slept, that says more.
     pub(crate) fn set_other_work(&mut self) {
-        self.reading = Reading::BeforeOtherWork;
+        if self.reading != Reading::BeforeSleep {
+            self.reading = Reading::BeforeOtherWork;
+        }
     }
 
     /// What the loop did since the clock was read, which is read now.

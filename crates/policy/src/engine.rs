@@ -9,6 +9,8 @@ use crate::saved::{RestoreError, Saved, SavedReader};
 pub struct PolicyRequest<'a> {
     /// The time, in nanoseconds of the service's clock.
     pub now_ns: u64,
+    /// Which call it is: its end has the same number.
+    pub call: u64,
     /// The method.
     pub method: MethodId,
     /// The deadline, metadata and so on. An engine may change them.
@@ -22,9 +24,11 @@ pub struct PolicyRequest<'a> {
 pub struct PolicyEnd {
     /// The time, in nanoseconds of the service's clock.
     pub now_ns: u64,
+    /// Which call it was.
+    pub call: u64,
     /// The method.
     pub method: MethodId,
-    /// How the call ended.
+    /// How the call ended. `Cancelled`: nothing is known of its server, for its caller gave it up, or makes it elsewhere.
     pub code: Code,
 }
 

@@ -17,6 +17,8 @@ use crate::kinds::{KINDS, Kind};
 const MAX_NAME: usize = 60;
 /// Policies of a service, at most.
 const MAX_POLICIES: usize = 256;
+/// The longest name of a program, by the kernel.
+const MAX_PROGRAM: usize = 15;
 /// Methods of a scope, at most.
 const MAX_METHODS: usize = 1024;
 
@@ -63,7 +65,7 @@ pub struct Scope {
     /// The user of the application.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
-    /// The address of the server, as callers write it.
+    /// The address of the server: as callers write it, or of the side `server`, at which the service listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// Some methods only: `kv.Kv/Get`.
@@ -124,6 +126,13 @@ impl PolicySpec {
                 self.name
             );
             return Err(wrong("name", problem));
+        }
+        let program = self.scope.program.as_deref().unwrap_or("");
+        if program.len() > MAX_PROGRAM {
+            let problem = format!(
+                "{program:?} has more than {MAX_PROGRAM} bytes: write what `ps` shows, the kernel cuts names"
+            );
+            return Err(wrong("for.program", problem));
         }
         if self.scope.methods.len() > MAX_METHODS {
             return Err(wrong(
@@ -292,6 +301,10 @@ mod tests {
             (
                 r#"{"name":"a","kind":"null","for":{"methods":["Get"]}}"#,
                 "write kv.Kv/Get",
+            ),
+            (
+                r#"{"name":"a","kind":"null","for":{"program":"0123456789abcdef"}}"#,
+                "the kernel cuts names",
             ),
             (
                 r#"{"name":"a","kind":"rate-limit","settings":{"rate":"x"}}"#,

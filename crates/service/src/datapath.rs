@@ -17,14 +17,17 @@ pub(crate) type Chain = Arc<[PolicyId]>;
 pub(crate) struct Passed {
     chain: Option<Chain>,
     count: usize,
+    /// Which call it is, to them.
+    pub(crate) call: u64,
 }
 
 impl Passed {
     /// None of a chain yet.
-    pub(crate) fn none_of(chain: &Chain) -> Self {
+    pub(crate) fn none_of(chain: &Chain, call: u64) -> Self {
         Self {
             chain: Some(Arc::clone(chain)),
             count: 0,
+            call,
         }
     }
 
@@ -45,6 +48,11 @@ impl Passed {
     /// The next one is passed.
     pub(crate) fn advance(&mut self) {
         self.count += 1;
+    }
+
+    /// The last one that was passed is asked again.
+    pub(crate) fn step_back(&mut self) {
+        self.count = self.count.saturating_sub(1);
     }
 
     /// Those that are passed, the last one first.

@@ -28,10 +28,11 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
-    pub(crate) fn new(runtime: RuntimeHandle) -> Self {
+    /// With the policies that the runtime has.
+    pub(crate) fn new(runtime: RuntimeHandle, policies: Vec<PolicySpec>) -> Self {
         Self {
             runtime,
-            policies: Mutex::default(),
+            policies: Mutex::new(policies),
         }
     }
 
@@ -45,7 +46,7 @@ impl Operations {
 
     /// Changes the list of policies. `change` returns the policy that gets a new engine in any case. Returns what
     /// changes, a line each.
-    pub(crate) fn replace(
+    fn replace(
         &self,
         change: impl FnOnce(&mut Vec<PolicySpec>) -> Result<Option<String>, Status>,
         dry_run: bool,
@@ -53,24 +54,11 @@ impl Operations {
         let mut attached = self.policies.lock();
         let mut wanted = attached.clone();
         let upgrades = change(&mut wanted)?;
-        if wanted.len() > MAX_POLICIES {
-            let text = format!("a service has {MAX_POLICIES} policies at most");
-            return Err(Status::resource_exhausted(text));
-        }
         let changes = differences(&attached, &wanted, upgrades.as_deref());
         if dry_run || changes.is_empty() {
             return Ok(changes);
         }
-        let build = |spec: &PolicySpec| {
-            let engine = spec.build();
-            let engine = engine.map_err(|error| Status::invalid_argument(error.to_string()))?;
-            Ok(Built {
-                spec: spec.clone(),
-                engine,
-                upgrades: upgrades.as_ref() == Some(&spec.name),
-            })
-        };
-        let list = wanted.iter().map(build).collect::<Result<_, Status>>()?;
+        let list = build(&wanted, upgrades.as_deref())?;
         let set = |reply| Command::SetPolicies { list, reply };
         self.ask(set)?.map_err(|(name, error)| {
             Status::failed_precondition(format!("{name}: {error}; nothing has changed"))
@@ -78,6 +66,30 @@ impl Operations {
         *attached = wanted;
         Ok(changes)
     }
+}
+
+/// Engines for a list of policies, if it can be one. `upgrades`: see [`Built`].
+pub(crate) fn build(list: &[PolicySpec], upgrades: Option<&str>) -> Result<Vec<Built>, Status> {
+    if list.len() > MAX_POLICIES {
+        let text = format!("a service has {MAX_POLICIES} policies at most");
+        return Err(Status::resource_exhausted(text));
+    }
+    let mut names: Vec<&str> = list.iter().map(|spec| spec.name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        let text = format!("two policies are named {:?}", pair[0]);
+        return Err(Status::invalid_argument(text));
+    }
+    let build = |spec: &PolicySpec| {
+        let engine = spec.build();
+        let engine = engine.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        Ok(Built {
+            spec: spec.clone(),
+            engine,
+            upgrades: upgrades == Some(&spec.name),
+        })
+    };
+    list.iter().map(build).collect()
 }
 
 /// What changes from one list to another.

@@ -23,6 +23,7 @@ mod report;
 mod resolving;
 mod routes;
 mod sessions;
+mod streams;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -180,11 +181,11 @@ impl Runtime {
         let (mut active, mut events) = (Vec::new(), Events::default());
         let mut rounds_since_look = 0;
         loop {
+            self.policies.begin_round(&self.clock);
             if self.links.poller().waker().take() && !self.execute_commands() {
                 return Ok(());
             }
             let mut is_idle = true;
-            self.policies.begin_round(&self.clock);
             self.links.active(&mut active);
             for link in &active {
                 is_idle &= self.turn(*link, &mut events)?;
@@ -218,7 +219,9 @@ impl Runtime {
 
     /// Some links spin: lets those run that they wait for.
     fn yield_core(&mut self) {
-        if let Some(entry) = self.links.get_mut(self.frontend) {
+        if let Some(link) = self.links.spinning()
+            && let Some(entry) = self.links.get_mut(link)
+        {
             entry.link.yield_core();
         }
     }
@@ -398,11 +401,7 @@ impl Runtime {
             }
             RouteState::Open(session) => {
                 let (session, from, to) = (*session, route.from(), route.link);
-                let is_shared = matches!(route.callers, Callers::All(_));
-                let stream_key = match is_shared {
-                    true => self.stream_keys.hash_one(arrived.peer.0),
-                    false => 0,
-                };
+                let stream_key = self.stream_key(id, arrived.peer);
                 let Arrived {
                     reply,
                     mut request,
@@ -410,6 +409,7 @@ impl Runtime {
                     ..
                 } = arrived;
                 request.options.stream = translate(request.options.stream, stream_key);
+                let stream = request.options.stream.map(|position| position.id);
                 let tag = self.calls.insert(Forwarded {
                     from,
                     reply,
@@ -418,6 +418,7 @@ impl Runtime {
                     stream_key,
                     method: request.method,
                     passed,
+                    stream,
                     route: id,
                 });
                 let Some(entry) = self.links.awake(to) else {
@@ -436,9 +437,7 @@ impl Runtime {
             RouteState::Connecting(_) | RouteState::Resolving => route.waiting.push(arrived),
             RouteState::Leaving => {
                 let from = route.from();
-                if let Some(entry) = self.links.awake(from) {
-                    entry.link.refuse_draining(arrived.reply);
-                }
+                self.refuse_leaving(from, arrived);
             }
             RouteState::Idle | RouteState::Down { .. } => {
                 route.waiting.push(arrived);
@@ -464,6 +463,23 @@ impl Runtime {
         }
     }
 
+    /// Has a caller make a request elsewhere: its server is gone, and only the service has it.
+    fn refuse_leaving(&mut self, from: LinkId, arrived: Arrived) {
+        if let Some(entry) = self.links.awake(from) {
+            entry.link.refuse_draining(arrived.reply);
+        }
+        self.end_of_policies(&arrived.passed, arrived.request.method, Code::Cancelled);
+    }
+
+    /// What tells the streams of one caller of a route from those of others.
+    fn stream_key(&self, route: RouteId, peer: PeerId) -> u64 {
+        let route = self.routes.get(route);
+        match route.is_some_and(|route| matches!(route.callers, Callers::All(_))) {
+            true => self.stream_keys.hash_one(peer.0),
+            false => 0,
+        }
+    }
+
     // ---- ends of calls ----
 
     fn finish(&mut self, ended: Ended) {
@@ -477,13 +493,19 @@ impl Runtime {
             method,
             passed,
             route,
+            stream,
             ..
         } = forwarded;
         let Some(entry) = self.links.awake(from) else {
-            return;
+            return self.end_of_policies(&passed, method, Code::Cancelled);
         };
         let result = match (ended.result, reply.cancellation().status()) {
             (Ok(response), _) => {
+                if let Some(id) = stream.filter(|_| response.stream().is_some())
+                    && let Some(route) = self.routes.get_mut(route)
+                {
+                    route.streams.insert((method, id));
+                }
                 forwarded::fill(&mut reply, response, stream_key);
                 Ok(())
             }
@@ -497,7 +519,8 @@ impl Runtime {
                 }
                 if unsent_message(&mut status).is_some() {
                     // No server has it: the caller may make it elsewhere.
-                    return entry.link.refuse_draining(reply);
+                    entry.link.refuse_draining(reply);
+                    return self.end_of_policies(&passed, method, Code::Cancelled);
                 }
                 if !status.may_have_run() {
                     reply.set_refused();
@@ -520,11 +543,13 @@ impl Runtime {
 
     /// The server of a call that was not made shuts down: the caller may make it elsewhere.
     fn refuse_draining(&mut self, tag: u64) {
-        if let Some(Forwarded { from, reply, .. }) = self.calls.remove(tag)
-            && let Some(entry) = self.links.awake(from)
-        {
-            entry.link.refuse_draining(reply);
+        let Some(forwarded) = self.calls.remove(tag) else {
+            return;
+        };
+        if let Some(entry) = self.links.awake(forwarded.from) {
+            entry.link.refuse_draining(forwarded.reply);
         }
+        self.end_of_policies(&forwarded.passed, forwarded.method, Code::Cancelled);
     }
 
     /// Cancels the calls whose callers no longer wait.

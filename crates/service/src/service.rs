@@ -12,7 +12,7 @@ use starling_policy::PolicySpec;
 use crate::control;
 use crate::error::ServiceError;
 use crate::link::EndpointLink;
-use crate::operator::Operations;
+use crate::operator::{Operations, build};
 use crate::runtime::{Command, Runtime, RuntimeHandle};
 
 /// The name of a service that was given none.
@@ -65,6 +65,8 @@ impl Service {
         let io = ShmIo::bind(&format!("shm://{}", config.name), device)?;
         let link = EndpointLink::new(io, clock.clone(), &config.endpoint)?;
         let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint)?;
+        // No call passes before them.
+        runtime.begin_with(build(&config.policies, None)?);
         let handle = runtime.handle();
         let thread = std::thread::Builder::new()
             .name("starling-runtime".into())
@@ -79,12 +81,7 @@ impl Service {
             handle: handle.clone(),
             thread: Some(thread),
         };
-        let operations = Arc::new(Operations::new(handle.clone()));
-        let begin_with = |policies: &mut Vec<PolicySpec>| {
-            *policies = config.policies;
-            Ok(None)
-        };
-        operations.replace(begin_with, false)?;
+        let operations = Arc::new(Operations::new(handle.clone(), config.policies));
         let control = control::serve(&config.name, config.any_user, handle, operations)?;
         service.control = Some(control);
         Ok(service)

@@ -2,13 +2,16 @@
 
 mod mesh;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mesh::{Mesh, direct, echo_at};
 use starling::managed::{ListRequest, OperatorClient, PolicyChange};
-use starling::{CallOptions, Channel, Code, Status};
+use starling::{CallOptions, Channel, Code, Endpoint, Status};
+use starling_endpoint::{MethodId, StreamPosition};
+use starling_io_shm::ShmIo;
+use starling_message::method_id;
 use starling_sample_services::api::bench::{EchoClient, Payload};
 use starling_service::{Service, ServiceConfig};
 
@@ -266,7 +269,7 @@ fn changes_under_load_fail_no_call() {
 }
 
 #[test]
-fn a_breaker_opens_for_a_server_that_is_gone() {
+fn a_breaker_hears_how_the_policies_behind_it_refuse() {
     let mesh = Mesh::start();
     let operator = Operator::of(&mesh);
     let server = echo_at("udp://127.0.0.1:0");
@@ -300,4 +303,108 @@ fn a_service_begins_with_the_policies_that_it_is_given() {
     let channel = Channel::builder(server.address()).managed_by(&name);
     let client = EchoClient::new(channel.lazy().expect("an address"));
     assert_eq!(code(echo(&client)), Code::Aborted);
+}
+
+/// Callers are not believed that a call goes on with a stream.
+#[test]
+fn a_position_in_a_stream_is_no_way_past_a_policy() {
+    let mesh = Mesh::start();
+    let operator = Operator::of(&mesh);
+    let server = echo_at("udp://127.0.0.1:0");
+    let address = format!("shm://{}?target={}", mesh.name, server.address());
+    let mut endpoint = Endpoint::builder()
+        .reach(&address)
+        .build()
+        .expect("an endpoint");
+    let raw = endpoint.raw::<ShmIo>().expect("a device of this kind");
+    let session = raw.connect(&address).expect("it listens");
+    let ends = Arc::new(Mutex::new(Vec::new()));
+    let into = Arc::clone(&ends);
+    let collect = raw.register_continuation(move |_, completion| {
+        let code = completion.result.err().map(|status| status.code());
+        into.lock().expect("no panic").push((completion.tag, code));
+    });
+    operator.attach(r#"{"name":"all","kind":"fault","settings":{"fail":1,"code":"ABORTED"}}"#);
+    let echo = MethodId(method_id("/bench.Echo/Call"));
+    for number in 0..3 {
+        let stream = StreamPosition {
+            id: 7,
+            number,
+            ..StreamPosition::default()
+        };
+        let options = starling_endpoint::CallOptions {
+            stream: Some(stream),
+            ..Default::default()
+        };
+        raw.call(session, echo, &options, |_| {}, collect, number)
+            .expect("it is made");
+        let until = Instant::now() + LONG;
+        while ends.lock().expect("no panic").len() as u64 <= number {
+            assert!(Instant::now() < until, "no answer");
+            raw.poll().expect("a device that works");
+        }
+    }
+    let ends = ends.lock().expect("no panic").clone();
+    let aborted = Some(Code::Aborted);
+    assert_eq!(ends, [(0, aborted), (1, aborted), (2, aborted)]);
+}
+
+/// A stream that runs goes on, whatever is attached meanwhile.
+#[test]
+fn a_stream_that_runs_passes_a_policy_that_is_attached() {
+    let mesh = Mesh::start();
+    let operator = Operator::of(&mesh);
+    let server = mesh.echo_at("udp://127.0.0.1:0");
+    let client = EchoClient::new(mesh.channel(server.address()));
+    let (mut sender, mut receiver) = client.exchange();
+    for number in 0..40_u8 {
+        if number == 20 {
+            let settings = r#""settings":{"fail":1,"code":"ABORTED"}"#;
+            operator.attach(&format!(r#"{{"name":"a","kind":"fault",{settings}}}"#));
+            let side = r#""for":{"side":"server"}"#;
+            operator.attach(&format!(
+                r#"{{"name":"b","kind":"fault",{side},{settings}}}"#
+            ));
+        }
+        let item = Payload::new().with_data(&[number]);
+        sender.send_wait(&item).expect("it goes on");
+        let item = receiver
+            .blocking()
+            .next()
+            .expect("an item")
+            .expect("no failure");
+        assert_eq!(item.message().data(), [number]);
+    }
+    assert_eq!(code(echo(&client)), Code::Aborted);
+}
+
+/// What a policy holds is asked again when it is configured, and ends with its server without having run.
+#[test]
+fn held_calls_are_asked_again_and_end_with_their_server() {
+    let mesh = Mesh::start();
+    let operator = Operator::of(&mesh);
+    let server = echo_at("udp://127.0.0.1:0");
+    let client = EchoClient::new(mesh.channel(server.address()));
+    echo(&client).expect("no policy");
+    let held = |count: u64| {
+        let until = Instant::now() + LONG;
+        while operator.counts()[0].1[3] != count {
+            assert!(Instant::now() < until, "{:?}", operator.counts());
+        }
+    };
+    operator.attach(r#"{"name":"slow","kind":"fault","settings":{"delay":1,"by":"24m"}}"#);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| echo(&client));
+        held(1);
+        operator.configure(r#"{"name":"slow","kind":"fault","settings":{"delay":0}}"#);
+        call.join().expect("a thread").expect("it goes on");
+        operator.configure(r#"{"name":"slow","kind":"fault","settings":{"delay":1,"by":"24m"}}"#);
+        let call = scope.spawn(|| echo(&client));
+        held(1);
+        drop(server);
+        let status = call.join().expect("a thread").expect_err("nobody serves");
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(!status.may_have_run(), "{status}");
+        held(0);
+    });
 }

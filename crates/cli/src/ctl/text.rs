@@ -17,6 +17,10 @@ fn table(rows: &[Vec<String>]) -> String {
     for row in rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
+            // Applications choose names: none of them may move the operator's cursor.
+            let cell: String = (cell.chars())
+                .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+                .collect();
             let _ = write!(line, "{cell:width$}  ");
         }
         text.push_str(line.trim_end());

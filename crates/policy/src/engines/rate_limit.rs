@@ -112,7 +112,8 @@ impl PolicyEngine for RateLimit {
         if !tokens.is_finite() {
             return Err(RestoreError::Broken);
         }
-        self.tokens = tokens.min(self.burst);
+        // Those that wait are asked again, or keep their times.
+        self.tokens = tokens.clamp(0.0, self.burst);
         self.at_ns = at_ns;
         Ok(())
     }

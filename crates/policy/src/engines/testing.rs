@@ -18,8 +18,20 @@ pub(crate) fn ask_with(
     options: &mut CallOptions,
     held: usize,
 ) -> Verdict {
+    ask_for(engine, 0, now_ns, options, held)
+}
+
+/// What it says of a certain call.
+pub(crate) fn ask_for(
+    engine: &mut impl PolicyEngine,
+    call: u64,
+    now_ns: u64,
+    options: &mut CallOptions,
+    held: usize,
+) -> Verdict {
     let mut request = PolicyRequest {
         now_ns,
+        call,
         method: METHOD,
         options,
         body: b"",
@@ -27,9 +39,10 @@ pub(crate) fn ask_with(
     engine.on_request(&mut request, held)
 }
 
-pub(crate) fn end(engine: &mut impl PolicyEngine, now_ns: u64, code: Code) {
+pub(crate) fn end(engine: &mut impl PolicyEngine, call: u64, now_ns: u64, code: Code) {
     engine.on_end(&PolicyEnd {
         now_ns,
+        call,
         method: METHOD,
         code,
     });

@@ -15,6 +15,8 @@ const SEARCHED: usize = 64;
 /// A request makes progress if so many bytes of it arrive within [`ACTIVE_NS`]. With less, it takes memory
 /// from others that could use it.
 const PROGRESS_BYTES: u32 = 64 << 10;
+/// A request that makes no progress for so long is silent however busy this endpoint is: a flood keeps no memory.
+const SILENT_NS: u64 = 8 * ACTIVE_NS;
 
 impl Server {
     /// A fragment of a request. `tail` is the end of its data, if that is in another place.
@@ -228,10 +230,12 @@ impl Server {
                 continue;
             }
             let silent_ns = shared.absences.present_since(slot.arrived_at, now);
+            let is_silent =
+                silent_ns >= ACTIVE_NS || now.saturating_sub(slot.arrived_at) >= SILENT_NS;
             let holder = shared.peers.holder(session.peer);
             let holds_as_much =
                 |more| (shared.receiving).holds_as_much(holder, wants, more as usize);
-            if shared.has_room(total) || silent_ns < ACTIVE_NS || !more.is_none_or(holds_as_much) {
+            if shared.has_room(total) || !is_silent || !more.is_none_or(holds_as_much) {
                 self.receiving.push_back((id, index, number));
                 continue;
             }

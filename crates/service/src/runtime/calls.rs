@@ -23,6 +23,8 @@ pub(super) struct Forwarded {
     pub(super) stream_key: u64,
     pub(super) method: MethodId,
     pub(super) passed: Passed,
+    /// The id of its stream at the server.
+    pub(super) stream: Option<u64>,
     pub(super) route: RouteId,
 }
 

@@ -1,6 +1,6 @@
 //! Ends of routes and links: of what is lost with them, each caller hears.
 
-use starling_endpoint::Status;
+use starling_endpoint::{Code, Status};
 
 use super::Runtime;
 use super::links::LinkId;
@@ -91,6 +91,7 @@ impl Runtime {
 
     pub(super) fn fail_calls_of(&mut self, id: LinkId, failure: &str) {
         for call in self.calls.take_of_link(id) {
+            self.end_of_policies(&call.passed, call.method, Code::Unavailable);
             if call.from != id
                 && let Some(entry) = self.links.awake(call.from)
             {

@@ -17,8 +17,9 @@ pub(crate) struct Identity {
 
 impl Identity {
     pub(crate) fn new(side: Side, process: Option<u32>, user: Option<u32>, server: &str) -> Self {
-        let read = |process| std::fs::read_to_string(format!("/proc/{process}/comm")).ok();
+        let read = |process| std::fs::read(format!("/proc/{process}/comm")).ok();
         let program = process.and_then(read).unwrap_or_default();
+        let program = String::from_utf8_lossy(&program);
         Self {
             side,
             process,

@@ -35,10 +35,9 @@ impl Runtime {
         route.state = RouteState::Leaving;
         let (callers, waiting) = (route.callers, std::mem::take(&mut route.waiting));
         self.drain_callers(callers);
-        if let Some(entry) = self.links.awake(callers.link()) {
-            for arrived in waiting {
-                entry.link.refuse_draining(arrived.reply);
-            }
+        let held = self.take_held_of(id);
+        for arrived in waiting.into_iter().chain(held) {
+            self.refuse_leaving(callers.link(), arrived);
         }
         self.leaving.push(Leaving {
             route: id,

@@ -52,6 +52,8 @@ pub(super) struct Links {
     entries: Slab<LinkEntry>,
     clock: MonotonicClock,
     poller: Poller,
+    /// One that span when links were parked last.
+    spinning: Option<LinkId>,
 }
 
 impl Links {
@@ -60,7 +62,13 @@ impl Links {
             entries: Slab::new(),
             clock,
             poller,
+            spinning: None,
         }
+    }
+
+    /// A link that spins.
+    pub(super) fn spinning(&self) -> Option<LinkId> {
+        self.spinning
     }
 
     pub(super) fn poller(&self) -> &Poller {
@@ -132,12 +140,14 @@ impl Links {
     /// Parks the links that do not spin. Returns whether the runtime may sleep.
     pub(super) fn park(&mut self) -> Result<bool, ServiceError> {
         let mut all = true;
+        self.spinning = None;
         for (id, entry) in &mut self.entries {
             if entry.wait != Wait::None {
                 continue;
             }
             if entry.link.spins() {
                 all = false;
+                self.spinning = Some(id);
                 continue;
             }
             let due_ns = entry.link.next_timer_ns();

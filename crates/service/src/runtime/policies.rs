@@ -7,16 +7,19 @@
 //!             held, by time ─▶ the next engine
 //! ```
 //!
-//! A request passes the policies that its route had when it arrived. One that is detached meanwhile lets go of what it
-//! holds.
+//! A request passes the policies that its open route has when it comes there. One that is detached meanwhile lets go of
+//! what it holds.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use slab::Slab;
-use starling_endpoint::{Code, MethodId, Status};
+use starling_endpoint::{Code, MethodId, Status, StreamPosition};
 use starling_io::{Clock, MonotonicClock};
 use starling_message::method_id;
 use starling_policy::{PolicyEnd, PolicyEngine, PolicyRequest, PolicySpec, RestoreError, Verdict};
@@ -73,34 +76,26 @@ impl Attached {
     }
 }
 
+/// When a request is due, and its number among those that are due then: the first comes first.
+type HeldKey = (u64, u64);
+
 /// A request that a policy holds back.
 struct Held {
-    until_ns: u64,
-    /// Of those that are due at once, the first comes first.
-    number: u64,
     by: PolicyId,
     since_ns: u64,
     route: RouteId,
     arrived: Arrived,
 }
 
-impl PartialEq for Held {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
+/// Notes that the caller of a request that is held has given up.
+struct Watcher {
+    key: HeldKey,
+    given_up: Arc<Mutex<Vec<HeldKey>>>,
 }
 
-impl Eq for Held {}
-
-impl PartialOrd for Held {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Held {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.until_ns, self.number).cmp(&(other.until_ns, other.number))
+impl Wake for Watcher {
+    fn wake(self: Arc<Self>) {
+        self.given_up.lock().push(self.key);
     }
 }
 
@@ -109,8 +104,10 @@ pub(super) struct Policies {
     table: Slab<Attached>,
     /// In the order in which requests pass them.
     order: Vec<PolicyId>,
-    held: BinaryHeap<Reverse<Held>>,
+    held: BTreeMap<HeldKey, Held>,
+    given_up: Arc<Mutex<Vec<HeldKey>>>,
     next: u32,
+    /// Of requests that were held, and of calls.
     numbers: u64,
     /// The time of the round: one reading of the clock for all calls of it.
     now_ns: u64,
@@ -123,7 +120,8 @@ impl Default for Policies {
         Self {
             table: Slab::new(),
             order: Vec::new(),
-            held: BinaryHeap::new(),
+            held: BTreeMap::new(),
+            given_up: Arc::default(),
             next: 0,
             numbers: 0,
             now_ns: 0,
@@ -175,9 +173,9 @@ impl Policies {
             .collect()
     }
 
-    /// Has this list take the place of all. Policies of the same name and kind go on with their state. On an error,
-    /// nothing has changed.
-    fn replace(&mut self, list: Vec<Built>) -> Result<(), (String, RestoreError)> {
+    /// Has this list take the place of all. Policies of the same name and kind go on with their state. Returns those that
+    /// have changed. On an error, nothing has.
+    fn replace(&mut self, list: Vec<Built>) -> Result<Vec<PolicyId>, (String, RestoreError)> {
         let mut prepared = Vec::new();
         for mut built in list {
             let old = self.named(&built.spec.name);
@@ -190,10 +188,14 @@ impl Policies {
             prepared.push((old, built));
         }
         let before = std::mem::take(&mut self.order);
+        let mut changed = Vec::new();
         for (old, built) in prepared {
             let of = match old {
                 Some(of) => {
                     let attached = &mut self.table[of.place as usize];
+                    if attached.spec != built.spec {
+                        changed.push(of);
+                    }
                     if built.upgrades || attached.spec != built.spec {
                         attached.engine = built.engine;
                     }
@@ -210,7 +212,7 @@ impl Policies {
                 self.table.remove(of.place as usize);
             }
         }
-        Ok(())
+        Ok(changed)
     }
 
     fn insert(&mut self, built: Built) -> PolicyId {
@@ -239,38 +241,62 @@ impl Policies {
 
     /// When a request that is held is due.
     pub(super) fn due_ns(&self) -> Option<u64> {
-        self.held.peek().map(|Reverse(held)| held.until_ns)
+        let ((due_ns, _), _) = self.held.first_key_value()?;
+        Some(*due_ns)
     }
 
-    /// Takes out a request whose time has come.
-    fn take_due(&mut self, now_ns: u64) -> Option<Held> {
-        if self.due_ns()? > now_ns {
-            return None;
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn hold(&mut self, until_ns: u64, mut held: Held) {
+        let key = (until_ns, self.number());
+        let given_up = Arc::clone(&self.given_up);
+        let watcher = Waker::from(Arc::new(Watcher { key, given_up }));
+        let reply = &mut held.arrived.reply;
+        if reply
+            .poll_cancelled(&mut Context::from_waker(&watcher))
+            .is_ready()
+        {
+            self.given_up.lock().push(key);
         }
-        let Reverse(held) = self.held.pop()?;
+        self.held.insert(key, held);
+    }
+
+    fn take(&mut self, key: HeldKey) -> Option<Held> {
+        let held = self.held.remove(&key)?;
         if let Some(attached) = self.get_mut(held.by) {
             attached.counts.held -= 1;
         }
         Some(held)
     }
 
+    /// Takes out a request whose time has come, or whose caller has given up.
+    fn take_over(&mut self) -> Option<Held> {
+        loop {
+            let given_up = self.given_up.lock().pop();
+            match given_up {
+                // It may have gone on already.
+                Some(key) => match self.take(key) {
+                    Some(held) => return Some(held),
+                    None => continue,
+                },
+                None if self.due_ns()? <= self.now_ns => {
+                    let (key, _) = self.held.first_key_value()?;
+                    let key = *key;
+                    return self.take(key);
+                }
+                None => return None,
+            }
+        }
+    }
+
     /// Takes out the requests that are held for a reason, in order.
     fn take_held(&mut self, is_wanted: impl Fn(&Self, &Held) -> bool) -> Vec<Held> {
-        let all = std::mem::take(&mut self.held).into_sorted_vec();
-        let (mut taken, mut rest) = (Vec::new(), BinaryHeap::new());
-        for Reverse(held) in all.into_iter().rev() {
-            match is_wanted(self, &held) {
-                true => taken.push(held),
-                false => rest.push(Reverse(held)),
-            }
-        }
-        self.held = rest;
-        for held in &taken {
-            if let Some(attached) = self.get_mut(held.by) {
-                attached.counts.held -= 1;
-            }
-        }
-        taken
+        let wanted = self.held.iter().filter(|(_, held)| is_wanted(self, held));
+        let keys: Vec<HeldKey> = wanted.map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| self.take(key)).collect()
     }
 
     /// A call is over: those that it has passed hear of it.
@@ -298,25 +324,34 @@ impl Runtime {
         let Some(route) = self.routes.get(id) else {
             return;
         };
-        if matches!(route.state, RouteState::Open(_))
-            && !route.chain.is_empty()
-            && arrived.passed.is_fresh()
-            && self.is_subject(&arrived, route.callers)
-        {
-            arrived.passed = Passed::none_of(&route.chain);
-            return self.pass(id, arrived);
+        // A stream in use is remembered, also if there is no policy yet.
+        let is_looked_at = !route.chain.is_empty() || arrived.request.options.stream.is_some();
+        if is_looked_at && matches!(route.state, RouteState::Open(_)) && arrived.passed.is_fresh() {
+            let chain = route.chain.clone();
+            if self.is_subject(id, &arrived) {
+                arrived.passed = Passed::none_of(&chain, self.policies.number());
+                return self.pass(id, arrived);
+            }
         }
         self.forward(id, arrived);
     }
 
     /// Whether policies are for this request. A stream is one call: its later requests pass as the first one did.
-    fn is_subject(&self, arrived: &Arrived, callers: Callers) -> bool {
+    fn is_subject(&mut self, id: RouteId, arrived: &Arrived) -> bool {
         let method = arrived.request.method;
-        let is_reach = method == self.reach && matches!(callers, Callers::Peer(..));
+        let stream_key = self.stream_key(id, arrived.peer);
+        let Some(route) = self.routes.get_mut(id) else {
+            return false;
+        };
+        let is_reach = method == self.reach && matches!(route.callers, Callers::Peer(..));
+        if is_reach || self.policies.infrastructure.contains(&method) {
+            return false;
+        }
         let stream = arrived.request.options.stream;
-        !is_reach
-            && stream.is_none_or(|position| position.number == 0)
-            && !self.policies.infrastructure.contains(&method)
+        let goes_on = |position: StreamPosition| {
+            position.number > 0 && route.streams.contains((method, position.id ^ stream_key))
+        };
+        !stream.is_some_and(goes_on)
     }
 
     /// Has a request pass the policies that it has not passed.
@@ -333,6 +368,7 @@ impl Runtime {
             let (options, body) = arrived.request.parts_mut();
             let mut request = PolicyRequest {
                 now_ns,
+                call: arrived.passed.call,
                 method,
                 options,
                 body,
@@ -343,21 +379,22 @@ impl Runtime {
                     arrived.passed.advance();
                 }
                 Verdict::Hold(until_ns) => {
+                    attached.counts.passed += 1;
                     attached.counts.delayed += 1;
                     attached.counts.held += 1;
-                    self.policies.numbers += 1;
-                    let number = self.policies.numbers;
-                    // It has decided: the request goes on with the next one.
+                    // It has decided: the request goes on with the next one, at its deadline to hear that it is over.
+                    let deadline = arrived.request.options.timeout;
+                    let deadline_ns = deadline.map_or(u64::MAX, |timeout| {
+                        now_ns.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
+                    });
                     arrived.passed.advance();
                     let held = Held {
-                        until_ns,
-                        number,
                         by: of,
                         since_ns: now_ns,
                         route: id,
                         arrived,
                     };
-                    return self.policies.held.push(Reverse(held));
+                    return self.policies.hold(until_ns.min(deadline_ns), held);
                 }
                 Verdict::Refuse(status) => {
                     attached.counts.refused += 1;
@@ -372,11 +409,14 @@ impl Runtime {
         self.forward(id, arrived);
     }
 
-    /// Has the requests go on whose time has come. Returns whether there were any.
+    /// Has the requests go on whose time has come, and ends those whose callers have given up. Returns whether there
+    /// were any.
     pub(super) fn release_held(&mut self) -> bool {
-        let now_ns = self.policies.now_ns;
+        if self.policies.held.is_empty() {
+            return false;
+        }
         let mut any = false;
-        while let Some(held) = self.policies.take_due(now_ns) {
+        while let Some(held) = self.policies.take_over() {
             any = true;
             self.resume(held);
         }
@@ -409,23 +449,40 @@ impl Runtime {
 
     /// The requests of a route that policies hold, which ends.
     pub(super) fn take_held_of(&mut self, route: RouteId) -> Vec<Arrived> {
+        if self.policies.held.is_empty() {
+            return Vec::new();
+        }
         let of_route = |_: &Policies, held: &Held| held.route == route;
         let held = self.policies.take_held(of_route);
         held.into_iter().map(|held| held.arrived).collect()
     }
 
-    /// Has a list of policies take the place of all. Those that are detached let go of what they hold.
+    /// The policies of a runtime that has not begun.
+    pub(crate) fn begin_with(&mut self, list: Vec<Built>) {
+        for built in list {
+            let of = self.policies.insert(built);
+            self.policies.order.push(of);
+        }
+    }
+
+    /// Has a list of policies take the place of all. Those that are detached let go of what they hold; those that have
+    /// changed decide about it anew.
     ///
     /// # Errors
     /// If one cannot go on with the state of its predecessor: its name, and why. Nothing has changed then.
     pub(super) fn set_policies(&mut self, list: Vec<Built>) -> Result<(), (String, RestoreError)> {
-        self.policies.replace(list)?;
+        let changed = self.policies.replace(list)?;
         self.policies.begin_round(&self.clock);
         for route in self.routes.iter_mut() {
             route.chain = self.policies.chain(route);
         }
-        let is_detached = |policies: &Policies, held: &Held| !policies.order.contains(&held.by);
-        for held in self.policies.take_held(is_detached) {
+        let is_let_go = |policies: &Policies, held: &Held| {
+            !policies.order.contains(&held.by) || changed.contains(&held.by)
+        };
+        for mut held in self.policies.take_held(is_let_go) {
+            if changed.contains(&held.by) {
+                held.arrived.passed.step_back();
+            }
             self.resume(held);
         }
         Ok(())
@@ -438,6 +495,7 @@ impl Runtime {
         }
         let end = PolicyEnd {
             now_ns: self.policies.now_ns,
+            call: passed.call,
             method,
             code,
         };

@@ -192,7 +192,9 @@ fn is_same(address: &str, published: &str) -> bool {
     let parse = |address: &str| address.strip_prefix("udp://")?.parse::<SocketAddr>().ok();
     match (parse(address), parse(published)) {
         (Some(wanted), Some(own)) if own.ip().is_unspecified() => {
-            wanted.port() == own.port() && wanted.ip().is_loopback()
+            // A socket at [::] takes what comes for IPv4, too; one at 0.0.0.0 takes nothing else.
+            let takes = own.is_ipv6() || wanted.is_ipv4();
+            wanted.port() == own.port() && wanted.ip().is_loopback() && takes
         }
         _ => address == published,
     }
@@ -220,6 +222,7 @@ mod tests {
             ("udp://127.0.0.1:9", "udp://127.0.0.1:9"),
             ("udp://127.0.0.1:9", "udp://0.0.0.0:9"),
             ("udp://[::1]:9", "udp://[::]:9"),
+            ("udp://127.0.0.1:9", "udp://[::]:9"),
             ("shm://kv", "shm://kv"),
         ] {
             assert!(is_same(address, published), "{address} {published}");
@@ -227,6 +230,7 @@ mod tests {
         for (address, published) in [
             ("udp://127.0.0.1:8", "udp://0.0.0.0:9"),
             ("udp://10.0.0.7:9", "udp://0.0.0.0:9"),
+            ("udp://[::1]:9", "udp://0.0.0.0:9"),
             ("udp://127.0.0.1:9", "udp://127.0.0.2:9"),
             ("shm://kv", "shm://kw"),
         ] {

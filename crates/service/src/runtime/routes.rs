@@ -22,10 +22,14 @@ use starling_io::PeerId;
 use super::Application;
 use super::identity::Identity;
 use super::links::LinkId;
+use super::streams::Streams;
 use crate::datapath::Chain;
 use crate::link::Arrived;
 
 pub(super) type RouteId = usize;
+
+/// The user who may reach all.
+const ROOT: u32 = 0;
 
 /// The pause after the first failure, and the longest.
 const PAUSE_MIN_NS: u64 = 10_000_000;
@@ -72,6 +76,16 @@ pub(super) struct Local {
     pub(super) identity: Identity,
 }
 
+impl Local {
+    /// Whether an application of this user may call it. By the network anybody may; within the host, its own user and
+    /// root.
+    pub(super) fn admits(&self, user: Option<u32>) -> bool {
+        !self.identity.server.starts_with("shm://")
+            || user == Some(ROOT)
+            || (user.is_some() && user == self.identity.user)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) callers: Callers,
@@ -93,6 +107,7 @@ pub(super) struct Route {
     pub(super) local: Option<Local>,
     /// The policies that its requests pass.
     pub(super) chain: Chain,
+    pub(super) streams: Streams,
     failures: u32,
 }
 
@@ -116,6 +131,7 @@ impl Route {
             application,
             local: None,
             chain: Chain::default(),
+            streams: Streams::default(),
             failures: 0,
         }
     }
@@ -229,5 +245,24 @@ impl Routes {
             .filter(of_link)
             .map(|(id, _)| id)
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_policy::Side;
+
+    use super::*;
+
+    #[test]
+    fn within_the_host_a_server_is_its_users_and_roots() {
+        let local = |server| Local {
+            address: "shm://mesh.app-7-0".to_owned(),
+            identity: Identity::new(Side::Server, None, Some(7), server),
+        };
+        let callers = [Some(7), Some(ROOT), Some(8), None];
+        let admitted = |server| callers.map(|user| local(server).admits(user));
+        assert_eq!(admitted("shm://kv"), [true, true, false, false]);
+        assert_eq!(admitted("udp://127.0.0.1:9"), [true; 4]);
     }
 }

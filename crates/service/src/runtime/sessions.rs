@@ -5,7 +5,7 @@ use starling_io::Clock;
 
 use super::Runtime;
 use super::links::{LinkEntry, LinkId};
-use super::routes::{Callers, RouteId, RouteState};
+use super::routes::{Callers, Local, RouteId, RouteState};
 use crate::device::DeviceKind;
 
 /// The user who may reach all.
@@ -18,71 +18,106 @@ impl Runtime {
         while let Some(route) = self.routes.get_mut(id)
             && let Some(address) = route.addresses.pop_front()
         {
-            let callers = route.callers;
-            let (link, address) = match self.aim(id, address) {
-                Ok(found) => found,
-                Err(status) => {
-                    failure = status;
-                    continue;
-                }
-            };
-            let is_local = (self.routes.get(id)).is_some_and(|route| route.local.is_some());
-            let Some(entry) = self.links.awake(link) else {
-                break;
-            };
-            match entry.link.connect(&address) {
-                Ok(session) if is_local || self.may_reach(callers, link, session) => {
-                    if let (Some(route), Some(entry)) =
-                        (self.routes.get_mut(id), self.links.get_mut(link))
-                    {
-                        route.state = RouteState::Connecting(session);
-                        route.is_draining = false;
-                        entry.connecting += 1;
-                    }
-                    return;
-                }
-                Ok(session) => {
-                    if let Some(entry) = self.links.awake(link) {
-                        entry.link.close(session);
-                    }
-                    failure = Status::permission_denied(format!(
-                        "{address}: it is another user's, whom only this service may reach"
-                    ));
-                }
-                Err(error) => failure = Status::unavailable(error.to_string()),
+            // What cannot be reached within the service may be by the network.
+            let opened = self.open_local(id, &address);
+            match opened.or_else(|_| self.open(id, &address)) {
+                Ok(()) => return,
+                Err(status) => failure = status,
             }
         }
         self.fail_route(id, failure);
     }
 
-    /// The link by which a route calls an address, and the address to call there. An application of this service is
-    /// called where it listens for the service, without the way by the network.
-    fn aim(&mut self, id: RouteId, address: String) -> Result<(LinkId, String), Status> {
+    /// Begins to open a session with an application of this service, where it listens for the service, without the way by
+    /// the network.
+    fn open_local(&mut self, id: RouteId, address: &str) -> Result<(), Status> {
+        let gone = || Status::unavailable("no application of this service is reached there");
+        let route = self.routes.get(id).ok_or_else(gone)?;
+        let user = route.identity.user;
+        if matches!(route.callers, Callers::All(_)) {
+            return Err(gone());
+        }
+        let local = self.local_at(address).filter(|local| local.admits(user));
+        let local = local.ok_or_else(gone)?;
+        let process = local.identity.process;
+        let own = local.address.clone();
+        let link = self.aim(id, &own, Some(local))?;
+        let session = self.begin_session(link, &own)?;
+        // Another process may have the name by now.
+        let server = self.links.get_mut(link);
+        let server = server.and_then(|entry| entry.link.server_of(session));
+        let listens = server.and_then(|server| server.process()?.pid);
+        if listens.is_none() || listens != process {
+            self.close(link, session);
+            return Err(gone());
+        }
+        self.set_connecting(id, session);
+        Ok(())
+    }
+
+    /// Begins to open a session at an address.
+    fn open(&mut self, id: RouteId, address: &str) -> Result<(), Status> {
+        let gone = || Status::unavailable("the service no longer reaches the server");
+        let route = self.routes.get(id).ok_or_else(gone)?;
+        let callers = route.callers;
+        let link = match callers {
+            Callers::All(_) => route.link,
+            Callers::Peer(..) => self.aim(id, address, None)?,
+        };
+        let session = self.begin_session(link, address)?;
+        if !self.may_reach(callers, link, session) {
+            self.close(link, session);
+            return Err(Status::permission_denied(format!(
+                "{address}: it is another user's, whom only this service may reach"
+            )));
+        }
+        self.set_connecting(id, session);
+        Ok(())
+    }
+
+    fn begin_session(&mut self, link: LinkId, address: &str) -> Result<SessionId, Status> {
+        let entry = self.links.awake(link);
+        let entry = entry.ok_or_else(|| Status::unavailable("the service's device has failed"))?;
+        let session = entry.link.connect(address);
+        session.map_err(|error| Status::unavailable(error.to_string()))
+    }
+
+    fn close(&mut self, link: LinkId, session: SessionId) {
+        if let Some(entry) = self.links.awake(link) {
+            entry.link.close(session);
+        }
+    }
+
+    fn set_connecting(&mut self, id: RouteId, session: SessionId) {
+        let Some(route) = self.routes.get_mut(id) else {
+            return;
+        };
+        route.state = RouteState::Connecting(session);
+        route.is_draining = false;
+        if let Some(entry) = self.links.get_mut(route.link) {
+            entry.connecting += 1;
+        }
+    }
+
+    /// Has a route call by the link that its application has for such addresses. Returns the link.
+    fn aim(&mut self, id: RouteId, address: &str, local: Option<Local>) -> Result<LinkId, Status> {
         let gone = || Status::unavailable("the service no longer reaches the server");
         let route = self.routes.get(id).ok_or_else(gone)?;
         let (application, before) = (route.application, route.link);
-        if let Callers::All(_) = route.callers {
-            return Ok((before, address));
-        }
-        let local = self.local_at(&address);
-        let address = local
-            .as_ref()
-            .map_or(address, |local| local.address.clone());
-        let kind = DeviceKind::of(&address);
+        let kind = DeviceKind::of(address);
         let kind = kind.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let link = self.adapter(application, &kind, &address)?;
+        let link = self.adapter(application, &kind, address)?;
         let route = self.routes.get_mut(id).ok_or_else(gone)?;
         route.local = local;
         route.link = link;
-        let chain = self.policies.chain(route);
-        route.chain = chain;
+        route.chain = self.policies.chain(route);
         if link != before {
             if let Some(entry) = self.links.get_mut(link) {
                 entry.routes += 1;
             }
             self.leave_link(before);
         }
-        Ok((link, address))
+        Ok(link)
     }
 
     /// Whether callers may reach a server of this host that the service itself may: one of their own user. A service of
