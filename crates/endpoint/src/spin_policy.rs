@@ -1,11 +1,12 @@
 //! How long an event loop without work spins before it sleeps.
 //!
-//! To sleep and be woken takes 5 to 50 us, and up to 200 us in a virtual machine. So a loop spins for long while that
-//! pays: while work comes before the end of the spin. If it does not, because peers are silent for longer or wait for
-//! this very core, the loop spins for [`SHORT_NS`] only. It tries again after some idle times, after twice as many
-//! if that fails, and so on. A loop that spins yields its core, so that a peer that waits for the core can answer
-//! before the end of the spin, and neither has to be woken. (KVM polls in a like way before it halts a processor, but goes by the last idle time. Two
-//! loops that sleep make each other's idle times long, so these say nothing.)
+//! To sleep and be woken takes 5 to 50 us, and up to 200 us in a virtual machine. So a loop spins for long while
+//! that pays: while work comes before the end of the spin. If it does not, because peers are silent for longer or
+//! wait for this very core, the loop spins for [`SHORT_NS`] only. It tries again after some idle times, after twice
+//! as many if that fails, and so on. A loop that spins yields its core, so that a peer that waits for the core can
+//! answer before the end of the spin, and neither has to be woken. (KVM polls in a like way before it halts a
+//! processor, but goes by the last idle time. Two loops that sleep make each other's idle times long, so these say
+//! nothing.)
 
 use crate::config::Idle;
 

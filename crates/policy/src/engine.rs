@@ -28,7 +28,8 @@ pub struct PolicyEnd {
     pub call: u64,
     /// The method.
     pub method: MethodId,
-    /// How the call ended. `Cancelled`: nothing is known of its server, for its caller gave it up, or makes it elsewhere.
+    /// How the call ended. `Cancelled`: that says nothing of its server, for its caller gave it up, or makes it
+    /// elsewhere.
     pub code: Code,
 }
 

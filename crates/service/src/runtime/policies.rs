@@ -173,8 +173,8 @@ impl Policies {
             .collect()
     }
 
-    /// Has this list take the place of all. Policies of the same name and kind go on with their state. Returns those that
-    /// have changed. On an error, nothing has.
+    /// Has this list take the place of all. Policies of the same name and kind go on with their state. Returns those
+    /// that have changed. On an error, nothing has.
     fn replace(&mut self, list: Vec<Built>) -> Result<Vec<PolicyId>, (String, RestoreError)> {
         let mut prepared = Vec::new();
         for mut built in list {

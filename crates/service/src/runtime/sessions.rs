@@ -28,8 +28,8 @@ impl Runtime {
         self.fail_route(id, failure);
     }
 
-    /// Begins to open a session with an application of this service, where it listens for the service, without the way by
-    /// the network.
+    /// Begins to open a session with an application of this service, where it listens for the service: without the way
+    /// by the network.
     fn open_local(&mut self, id: RouteId, address: &str) -> Result<(), Status> {
         let gone = || Status::unavailable("no application of this service is reached there");
         let route = self.routes.get(id).ok_or_else(gone)?;
