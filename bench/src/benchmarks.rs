@@ -5,6 +5,7 @@ use crate::benchmark::Benchmark;
 use crate::channel;
 use crate::endpoint;
 use crate::floor::{cache_line, handover, memcpy, ring, tcp, udp};
+use crate::managed;
 use crate::observe;
 use crate::slo;
 use crate::streams;
@@ -18,6 +19,7 @@ pub fn of(suite: Suite) -> Vec<Benchmark> {
         Suite::Channel => channel::benchmarks(),
         Suite::Streams => streams::benchmarks(),
         Suite::Observe => observe::benchmarks(),
+        Suite::Managed => managed::benchmarks(),
         _ => endpoint::benchmarks(suite),
     });
     benchmarks
@@ -62,6 +64,7 @@ pub fn floors(suite: Suite) -> Vec<Benchmark> {
         | Suite::Interference
         | Suite::Channel
         | Suite::Streams
-        | Suite::Observe => vec![],
+        | Suite::Observe
+        | Suite::Managed => vec![],
     }
 }

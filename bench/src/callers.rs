@@ -126,12 +126,21 @@ pub fn small(number: u64) -> [u8; SMALL_BYTES] {
 pub fn measure(
     context: &Context,
     server: &RoleProcess,
+    run: impl FnMut(Duration) -> Result<Run, BenchError>,
+) -> Result<Sample, BenchError> {
+    measure_with(context, &[server], run)
+}
+
+/// The same with more processes than the server: the processor time of all is counted.
+pub fn measure_with(
+    context: &Context,
+    processes: &[&RoleProcess],
     mut run: impl FnMut(Duration) -> Result<Run, BenchError>,
 ) -> Result<Sample, BenchError> {
     run(Duration::from_secs_f64(context.seconds / 10.0))?;
-    let before_ns = cpu_ns(server);
+    let before_ns = cpu_ns(processes);
     let done = run(Duration::from_secs_f64(context.seconds))?;
-    let used_ns = cpu_ns(server).saturating_sub(before_ns);
+    let used_ns = cpu_ns(processes).saturating_sub(before_ns);
     let calls = done.latencies.count() as f64;
     Ok(vec![
         (Metric::P50, done.latencies.percentile(50.0) as f64),
@@ -141,9 +150,10 @@ pub fn measure(
     ])
 }
 
-/// Processor time of this process and of the server since their starts, in ns.
-fn cpu_ns(server: &RoleProcess) -> u64 {
-    own_cpu_ns() + server.cpu_ns()
+/// Processor time of this process and of others since their starts, in ns.
+fn cpu_ns(processes: &[&RoleProcess]) -> u64 {
+    let others = processes.iter().map(|process| process.cpu_ns());
+    own_cpu_ns() + others.sum::<u64>()
 }
 
 /// Processor time of this process since its start, in ns, of all its threads: what `getrusage` counts,

@@ -101,23 +101,23 @@ pub(crate) fn through_channel(
         client: EchoClient::new(channel),
         scheme,
     };
-    by_callers(context, &server, callers, &stub)
+    by_callers(context, &[&server], callers, &stub)
 }
 
-/// What callers do with clones of a stub.
+/// What callers do with clones of a stub. The processor time of these processes is counted, too.
 pub(crate) fn by_callers<S: EchoStub>(
     context: &Context,
-    server: &RoleProcess,
+    processes: &[&RoleProcess],
     callers: Callers,
     stub: &S,
 ) -> Result<Sample, BenchError> {
     match callers {
-        Callers::Threads(count) => callers::measure(context, server, |period| {
+        Callers::Threads(count) => callers::measure_with(context, processes, |period| {
             callers::threads(count, period, stub)
         }),
         Callers::Tasks { flavor, count } => {
             let runtime = flavor.runtime()?;
-            callers::measure(context, server, |period| {
+            callers::measure_with(context, processes, |period| {
                 callers::tasks(&runtime, count, period, stub)
             })
         }

@@ -124,7 +124,8 @@ pub(crate) fn on<I: Device>(suite: Suite) -> Vec<Benchmark> {
         | Suite::Interference
         | Suite::Channel
         | Suite::Streams
-        | Suite::Observe => vec![],
+        | Suite::Observe
+        | Suite::Managed => vec![],
     }
 }
 

@@ -36,6 +36,7 @@
 //! | [`endpoint`], `device`, [`breakdown`], `slo` | benchmarks of Starling's endpoint |
 //! | `channel`, [`streams`], [`callers`] | benchmarks of what users take, and the threads and tasks that make its calls |
 //! | `observe` | what metrics and traces cost |
+//! | [`managed`] | what it costs that a service makes the calls |
 //! | [`kv`] | the load of the key-value demo: Zipf keys, YCSB workloads, the model that checks answers |
 //! | [`veth`] | benchmarks between two network namespaces |
 
@@ -50,6 +51,7 @@ pub mod error;
 pub mod floor;
 pub mod kv;
 pub mod latency;
+pub mod managed;
 pub mod metric;
 mod observe;
 pub mod pin;

@@ -35,10 +35,17 @@ impl Cores {
 
 /// Pins the calling thread, and threads that it starts later, to one core.
 pub fn pin_thread(core: usize) -> Result<(), BenchError> {
+    pin_to(&[core])
+}
+
+/// Pins the calling thread, and threads that it starts later, to these cores.
+pub fn pin_to(cores: &[usize]) -> Result<(), BenchError> {
     let mut set = CpuSet::new();
-    set.set(core);
+    for &core in cores.iter().filter(|&&core| core < CpuSet::MAX_CPU) {
+        set.set(core);
+    }
     sched_setaffinity(None::<Pid>, &set)
-        .map_err(|e| BenchError::io(format!("moving a thread to core {core}"))(e.into()))
+        .map_err(|e| BenchError::io(format!("moving a thread to cores {cores:?}"))(e.into()))
 }
 
 #[cfg(test)]

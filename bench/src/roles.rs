@@ -6,6 +6,7 @@ use crate::endpoint;
 use crate::error::BenchError;
 use crate::floor::{tcp, udp, xdp};
 use crate::kv::starling_roles;
+use crate::managed;
 use crate::observe;
 use crate::process::begin_server;
 use crate::slo;
@@ -25,6 +26,7 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
                 .or_else(|| channel::serve(role, arguments))
                 .or_else(|| streams::serve(role, arguments))
                 .or_else(|| observe::serve(role, arguments))
+                .or_else(|| managed::serve(role, arguments))
                 .or_else(|| starling_roles::serve(role, arguments));
         }
     };

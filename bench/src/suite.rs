@@ -47,11 +47,14 @@ pub enum Suite {
     /// What metrics and traces cost: the rate of small calls with them, beside the same calls without, in
     /// turns: see the module `observe`.
     Observe,
+    /// What it costs that a service makes the calls, beside the same callers without one, and beside tonic, alone
+    /// and between two proxies: see [`crate::managed`].
+    Managed,
 }
 
 impl Suite {
     /// Every suite, in the order in which `all` runs them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Rtt,
         Self::Rate,
         Self::Large,
@@ -64,6 +67,7 @@ impl Suite {
         Self::Channel,
         Self::Streams,
         Self::Observe,
+        Self::Managed,
     ];
 
     /// Its name on the command line and in rows.
@@ -81,6 +85,7 @@ impl Suite {
             Self::Channel => "channel",
             Self::Streams => "streams",
             Self::Observe => "observe",
+            Self::Managed => "managed",
         }
     }
 
@@ -101,6 +106,7 @@ impl Suite {
             Self::Channel => "32-byte calls as users make them, from threads and tasks",
             Self::Streams => "streams of items each way, and the memory of an idle stream",
             Self::Observe => "the rate of 32-byte calls with metrics or traces, of that without",
+            Self::Managed => "32-byte calls through services of their hosts, and through proxies",
         }
     }
 }

@@ -77,7 +77,8 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
         | Suite::Interference
         | Suite::Channel
         | Suite::Streams
-        | Suite::Observe => return vec![],
+        | Suite::Observe
+        | Suite::Managed => return vec![],
         Suite::Breakdown => {}
         Suite::Slo => benchmarks = slo::benchmarks_over_veth(),
     }

@@ -17,7 +17,12 @@ pub(super) fn measure(
     callers: Callers,
 ) -> Result<Sample, BenchError> {
     let (server, client) = start(context, scheme)?;
-    by_callers(context, &server, callers, &StreamStub::new(client, scheme))
+    by_callers(
+        context,
+        &[&server],
+        callers,
+        &StreamStub::new(client, scheme),
+    )
 }
 
 /// A stream, as if each item were a call.

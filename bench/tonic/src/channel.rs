@@ -5,6 +5,7 @@
 //! Starling's callers have.
 
 use starling_bench::callers::{self, Callers, EchoStub};
+use starling_bench::process::RoleProcess;
 use starling_bench::{BenchError, Benchmark, Context, Sample};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tonic::transport::Channel;
@@ -39,16 +40,26 @@ pub(crate) fn usual_runtime() -> Result<Runtime, BenchError> {
 
 pub(crate) fn measure(context: &Context, callers: Callers) -> Result<Sample, BenchError> {
     let server = context.launcher.start(ROLE, &[])?;
+    measure_at(context, &server, server.address(), callers)
+}
+
+/// Calls a server at an address that leads to it.
+pub(crate) fn measure_at(
+    context: &Context,
+    server: &RoleProcess,
+    address: &str,
+    callers: Callers,
+) -> Result<Sample, BenchError> {
     let runtime = match callers {
         Callers::Threads(_) => usual_runtime()?,
         Callers::Tasks { flavor, .. } => flavor.runtime()?,
     };
-    let channel = runtime.block_on(connect(server.address()))?;
+    let channel = runtime.block_on(connect(address))?;
     let stub = Stub {
         client: EchoClient::new(channel),
         runtime: runtime.handle().clone(),
     };
-    callers::measure(context, &server, |period| match callers {
+    callers::measure(context, server, |period| match callers {
         Callers::Threads(count) => callers::threads(count, period, &stub),
         Callers::Tasks { count, .. } => callers::tasks(&runtime, count, period, &stub),
     })

@@ -9,6 +9,7 @@
 mod channel;
 mod echo;
 mod kv;
+mod managed;
 mod streams;
 
 use std::error::Error;
@@ -33,6 +34,7 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
         Suite::Rate => vec![Benchmark::new("grpc", SYSTEM, "", echo::rate)],
         Suite::Channel => channel::benchmarks(),
         Suite::Streams => streams::benchmarks(),
+        Suite::Managed => managed::benchmarks(),
         Suite::Large
         | Suite::Sessions
         | Suite::Factors
@@ -49,6 +51,7 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
     match role {
         echo::ROLE => Some(begin_server(role, arguments).and_then(|_| echo::serve())),
         channel::ROLE => Some(begin_server(role, arguments).and_then(|_| channel::serve())),
+        managed::ROLE => Some(begin_client(role, arguments).and_then(|rest| managed::serve(&rest))),
         KV_SERVER_ROLE => Some(begin_server(role, arguments).and_then(|rest| kv::serve(&rest))),
         KV_CLIENT_ROLE => Some(begin_client(role, arguments).and_then(|rest| kv::drive(&rest))),
         _ => None,
