@@ -72,8 +72,23 @@ fn commands(promises: &Promises) -> String {
         let name = m.id.strip_prefix("sim ");
         name.is_some_and(|name| m.shown() == format!("`starling sim run {name}`"))
     };
+    let mut groups: Vec<(String, Vec<&Measurement>)> = Vec::new();
     for command in promises.commands.iter().filter(|m| !is_usual(m)) {
-        let _ = writeln!(text, "| {} | {} |", command.id, command.shown());
+        // Commands that differ by their name only have one line.
+        let (id, shown) = (&command.id, command.shown());
+        let alike = shown.replace(&format!(" bench {id} "), " bench NAME ");
+        match groups.iter_mut().find(|(other, _)| *other == alike) {
+            Some((_, group)) => group.push(command),
+            None => groups.push((alike, vec![command])),
+        }
+    }
+    for (alike, group) in groups {
+        let ids: Vec<&str> = group.iter().map(|command| command.id.as_str()).collect();
+        let shown = match &group[..] {
+            [one] => one.shown(),
+            _ => alike,
+        };
+        let _ = writeln!(text, "| {} | {shown} |", ids.join(", "));
     }
     text
 }
