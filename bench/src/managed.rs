@@ -23,7 +23,7 @@ use crate::channel::{ChannelStub, by_callers};
 use crate::device::failed;
 use crate::error::BenchError;
 use crate::metric::Sample;
-use crate::pin::pin_to;
+use crate::pin::{pin_to, two_cores};
 use crate::process::{RoleProcess, announce, begin_server};
 
 /// The name of this system in rows and errors.
@@ -108,14 +108,7 @@ fn serve_service(arguments: &[String]) -> Result<(), BenchError> {
     let [name, cores @ ..] = arguments else {
         return Err(bad());
     };
-    let cores: Vec<usize> = cores
-        .iter()
-        .map(|core| core.parse().map_err(|_| bad()))
-        .collect::<Result<_, _>>()?;
-    if cores.len() != 2 {
-        return Err(bad());
-    }
-    pin_to(&cores)?;
+    pin_to(&two_cores(cores).ok_or_else(bad)?)?;
     let service = Service::start(ServiceConfig {
         name: name.clone(),
         policies: parse_policies(POLICIES).map_err(failed)?,

@@ -38,6 +38,14 @@ pub fn pin_thread(core: usize) -> Result<(), BenchError> {
     pin_to(&[core])
 }
 
+/// The two cores of a role's last arguments. `None`: they are no numbers of two cores.
+pub fn two_cores(arguments: &[String]) -> Option<[usize; 2]> {
+    let [first, second] = arguments else {
+        return None;
+    };
+    Some([first.parse().ok()?, second.parse().ok()?])
+}
+
 /// Pins the calling thread, and threads that it starts later, to these cores.
 pub fn pin_to(cores: &[usize]) -> Result<(), BenchError> {
     let mut set = CpuSet::new();

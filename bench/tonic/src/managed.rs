@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use starling_bench::callers::Callers;
 use starling_bench::managed::CALLERS;
-use starling_bench::pin::pin_to;
+use starling_bench::pin::{pin_to, two_cores};
 use starling_bench::process::{RoleProcess, announce};
 use starling_bench::{BenchError, Benchmark, Context, Metric, Sample};
 
@@ -84,14 +84,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), BenchError> {
         return Err(bad());
     };
     let upstream: SocketAddr = upstream.parse().map_err(|_| bad())?;
-    let cores: Vec<usize> = cores
-        .iter()
-        .map(|core| core.parse().map_err(|_| bad()))
-        .collect::<Result<_, _>>()?;
-    if cores.len() != 2 {
-        return Err(bad());
-    }
-    pin_to(&cores)?;
+    pin_to(&two_cores(cores).ok_or_else(bad)?)?;
     let listen = free_address()?;
     let mut proxy = Proxy::start(envoy, listen, upstream)?;
     proxy.wait_until_it_listens(listen)?;

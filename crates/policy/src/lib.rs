@@ -32,4 +32,4 @@ mod spec;
 pub use engine::{PolicyEnd, PolicyEngine, PolicyRequest, Verdict};
 pub use kinds::{KINDS, Kind};
 pub use saved::{RestoreError, Saved};
-pub use spec::{PolicySpec, Scope, Side, SpecError, parse_list};
+pub use spec::{PolicySpec, Scope, Side, SpecError, check_list, parse_list};

@@ -22,20 +22,6 @@ impl Saved {
         self
     }
 
-    /// The version, then the values.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        [&self.version.to_le_bytes()[..], &self.bytes].concat()
-    }
-
-    /// Of what [`Saved::to_bytes`] made. `None`: too short to be that.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (version, bytes) = bytes.split_first_chunk()?;
-        Some(Self {
-            version: u16::from_le_bytes(*version),
-            bytes: bytes.to_vec(),
-        })
-    }
-
     /// To be read by a successor.
     pub fn reader(&self) -> SavedReader<'_> {
         SavedReader {
@@ -104,9 +90,7 @@ mod tests {
     #[test]
     fn states_are_read_as_they_were_saved_and_no_others() {
         let saved = Saved::new(3).with_u64(7).with_u64(u64::MAX);
-        let copy = Saved::from_bytes(&saved.to_bytes()).expect("as saved");
-        assert_eq!(copy, saved);
-        let mut reader = copy.reader();
+        let mut reader = saved.reader();
         assert_eq!(reader.check_version(3), Ok(()));
         let (version, newest) = (3, 2);
         let later = RestoreError::Later { version, newest };
@@ -115,6 +99,5 @@ mod tests {
         assert_eq!((reader.u64(), reader.u64()), (Ok(7), Ok(u64::MAX)));
         assert_eq!(reader.end(), Ok(()));
         assert_eq!(reader.u64(), Err(RestoreError::Broken));
-        assert_eq!(Saved::from_bytes(&[1]), None);
     }
 }

@@ -176,21 +176,34 @@ pub fn parse_list(json: &str) -> Result<Vec<PolicySpec>, SpecError> {
     let values: Vec<Value> = serde_json::from_str(json).map_err(|error| SpecError::NoJson {
         problem: error.to_string(),
     })?;
-    if values.len() > MAX_POLICIES {
-        return Err(SpecError::TooMany);
-    }
     let mut specs: Vec<PolicySpec> = Vec::new();
     for (number, value) in values.into_iter().enumerate() {
         let spec = PolicySpec::from_value(value).map_err(|error| SpecError::InList {
             number: number + 1,
             error: Box::new(error),
         })?;
-        if specs.iter().any(|other| other.name == spec.name) {
-            return Err(SpecError::Twice { name: spec.name });
-        }
         specs.push(spec);
     }
+    check_list(&specs)?;
     Ok(specs)
+}
+
+/// Whether policies can stand beside each other in a service.
+///
+/// # Errors
+/// If there are too many, or two have the same name.
+pub fn check_list(list: &[PolicySpec]) -> Result<(), SpecError> {
+    if list.len() > MAX_POLICIES {
+        return Err(SpecError::TooMany);
+    }
+    let mut names: Vec<&str> = list.iter().map(|spec| spec.name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => Err(SpecError::Twice {
+            name: pair[0].to_owned(),
+        }),
+    }
 }
 
 /// Why something is no policy.

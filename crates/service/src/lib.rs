@@ -34,6 +34,9 @@ mod runtime;
 mod secrets;
 mod service;
 
+/// The user who may reach, have and manage all.
+const ROOT: u32 = 0;
+
 pub use error::ServiceError;
 pub use service::{Service, ServiceConfig};
 pub use starling_policy::{

@@ -9,17 +9,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use starling::managed::{ListRequest, ListingMut, Operator, PolicyChange, PolicyChangesMut};
 use starling::{Request, Status};
-use starling_policy::{PolicySpec, parse_list};
+use starling_policy::{PolicySpec, SpecError, check_list, parse_list};
 
+use crate::ROOT;
 use crate::runtime::{Built, Command, Report, RuntimeHandle};
 
 /// A runtime that does not answer in this time has failed.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// Policies of a service, at most.
-const MAX_POLICIES: usize = 256;
-
-/// The user who may do all.
-const ROOT: u32 = 0;
 
 pub(crate) struct Operations {
     runtime: RuntimeHandle,
@@ -70,22 +66,12 @@ impl Operations {
 
 /// Engines for a list of policies, if it can be one. `upgrades`: see [`Built`].
 pub(crate) fn build(list: &[PolicySpec], upgrades: Option<&str>) -> Result<Vec<Built>, Status> {
-    if list.len() > MAX_POLICIES {
-        let text = format!("a service has {MAX_POLICIES} policies at most");
-        return Err(Status::resource_exhausted(text));
-    }
-    let mut names: Vec<&str> = list.iter().map(|spec| spec.name.as_str()).collect();
-    names.sort_unstable();
-    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        let text = format!("two policies are named {:?}", pair[0]);
-        return Err(Status::invalid_argument(text));
-    }
+    let wrong = |error: SpecError| Status::invalid_argument(error.to_string());
+    check_list(list).map_err(wrong)?;
     let build = |spec: &PolicySpec| {
-        let engine = spec.build();
-        let engine = engine.map_err(|error| Status::invalid_argument(error.to_string()))?;
         Ok(Built {
             spec: spec.clone(),
-            engine,
+            engine: spec.build().map_err(wrong)?,
             upgrades: upgrades == Some(&spec.name),
         })
     };

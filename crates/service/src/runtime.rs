@@ -13,6 +13,7 @@
 
 mod calls;
 mod ends;
+mod given_up;
 mod identity;
 mod leaving;
 mod links;

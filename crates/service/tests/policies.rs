@@ -398,6 +398,7 @@ fn held_calls_are_asked_again_and_end_with_their_server() {
         held(1);
         operator.configure(r#"{"name":"slow","kind":"fault","settings":{"delay":0}}"#);
         call.join().expect("a thread").expect("it goes on");
+        assert_eq!(operator.counts()[0].1, [1, 0, 0, 0], "counted once");
         operator.configure(r#"{"name":"slow","kind":"fault","settings":{"delay":1,"by":"24m"}}"#);
         let call = scope.spawn(|| echo(&client));
         held(1);

@@ -1,12 +1,11 @@
 //! The calls that were forwarded and are not over.
 
-use std::sync::Arc;
-use std::task::{Context, Wake, Waker};
+use std::task::Waker;
 
-use parking_lot::Mutex;
 use slab::Slab;
 use starling_endpoint::{CallId, DeferredReply, MethodId};
 
+use super::given_up::GivenUp;
 use super::links::LinkId;
 use super::routes::RouteId;
 use crate::datapath::Passed;
@@ -33,7 +32,7 @@ pub(super) struct Calls {
     table: Slab<Forwarded>,
     /// One for each place of the table, made once.
     watchers: Vec<Waker>,
-    cancelled: Arc<Mutex<Vec<usize>>>,
+    cancelled: GivenUp<usize>,
 }
 
 impl Calls {
@@ -41,9 +40,7 @@ impl Calls {
     pub(super) fn insert(&mut self, call: Forwarded) -> u64 {
         let place = self.table.insert(call);
         if place == self.watchers.len() {
-            let cancelled = Arc::clone(&self.cancelled);
-            self.watchers
-                .push(Arc::new(Watcher { place, cancelled }).into());
+            self.watchers.push(self.cancelled.waker(place));
         }
         place as u64
     }
@@ -54,10 +51,8 @@ impl Calls {
             return;
         };
         forwarded.call = Some(call);
-        let cx = &mut Context::from_waker(&self.watchers[tag as usize]);
-        if forwarded.reply.poll_cancelled(cx).is_ready() {
-            self.cancelled.lock().push(tag as usize);
-        }
+        let (place, reply) = (tag as usize, &mut forwarded.reply);
+        self.cancelled.watch(reply, &self.watchers[place], place);
     }
 
     pub(super) fn remove(&mut self, tag: u64) -> Option<Forwarded> {
@@ -66,7 +61,7 @@ impl Calls {
 
     /// The calls whose callers have given up since this was last asked.
     pub(super) fn take_cancelled(&mut self) -> Vec<(LinkId, CallId)> {
-        let cancelled = std::mem::take(&mut *self.cancelled.lock());
+        let cancelled = self.cancelled.take();
         let given_up = |place: usize| {
             let forwarded = self.table.get(place)?;
             // The place may have another call by now.
@@ -77,7 +72,7 @@ impl Calls {
     }
 
     pub(super) fn has_cancelled(&self) -> bool {
-        !self.cancelled.lock().is_empty()
+        !self.cancelled.is_empty()
     }
 
     /// Takes out the calls of a link that has failed, made on it or come by it.
@@ -93,21 +88,5 @@ impl Calls {
             .into_iter()
             .map(|place| self.table.remove(place))
             .collect()
-    }
-}
-
-/// Notes that the caller of the call at a place has given up.
-struct Watcher {
-    place: usize,
-    cancelled: Arc<Mutex<Vec<usize>>>,
-}
-
-impl Wake for Watcher {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.cancelled.lock().push(self.place);
     }
 }

@@ -12,11 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
-use std::task::{Context, Wake, Waker};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use slab::Slab;
 use starling_endpoint::{Code, MethodId, Status, StreamPosition};
@@ -25,6 +21,7 @@ use starling_message::method_id;
 use starling_policy::{PolicyEnd, PolicyEngine, PolicyRequest, PolicySpec, RestoreError, Verdict};
 
 use super::Runtime;
+use super::given_up::GivenUp;
 use super::identity::Identity;
 use super::routes::{Callers, Route, RouteId, RouteState};
 use crate::datapath::{Chain, Passed, PolicyId};
@@ -87,25 +84,13 @@ struct Held {
     arrived: Arrived,
 }
 
-/// Notes that the caller of a request that is held has given up.
-struct Watcher {
-    key: HeldKey,
-    given_up: Arc<Mutex<Vec<HeldKey>>>,
-}
-
-impl Wake for Watcher {
-    fn wake(self: Arc<Self>) {
-        self.given_up.lock().push(self.key);
-    }
-}
-
 /// All policies of a runtime.
 pub(super) struct Policies {
     table: Slab<Attached>,
     /// In the order in which requests pass them.
     order: Vec<PolicyId>,
     held: BTreeMap<HeldKey, Held>,
-    given_up: Arc<Mutex<Vec<HeldKey>>>,
+    given_up: GivenUp<HeldKey>,
     next: u32,
     /// Of requests that were held, and of calls.
     numbers: u64,
@@ -121,7 +106,7 @@ impl Default for Policies {
             table: Slab::new(),
             order: Vec::new(),
             held: BTreeMap::new(),
-            given_up: Arc::default(),
+            given_up: GivenUp::default(),
             next: 0,
             numbers: 0,
             now_ns: 0,
@@ -252,15 +237,8 @@ impl Policies {
 
     fn hold(&mut self, until_ns: u64, mut held: Held) {
         let key = (until_ns, self.number());
-        let given_up = Arc::clone(&self.given_up);
-        let watcher = Waker::from(Arc::new(Watcher { key, given_up }));
-        let reply = &mut held.arrived.reply;
-        if reply
-            .poll_cancelled(&mut Context::from_waker(&watcher))
-            .is_ready()
-        {
-            self.given_up.lock().push(key);
-        }
+        let waker = self.given_up.waker(key);
+        self.given_up.watch(&mut held.arrived.reply, &waker, key);
         self.held.insert(key, held);
     }
 
@@ -275,8 +253,7 @@ impl Policies {
     /// Takes out a request whose time has come, or whose caller has given up.
     fn take_over(&mut self) -> Option<Held> {
         loop {
-            let given_up = self.given_up.lock().pop();
-            match given_up {
+            match self.given_up.pop() {
                 // It may have gone on already.
                 Some(key) => match self.take(key) {
                     Some(held) => return Some(held),
@@ -482,6 +459,10 @@ impl Runtime {
         for mut held in self.policies.take_held(is_let_go) {
             if changed.contains(&held.by) {
                 held.arrived.passed.step_back();
+                if let Some(attached) = self.policies.get_mut(held.by) {
+                    attached.counts.passed -= 1;
+                    attached.counts.delayed -= 1;
+                }
             }
             self.resume(held);
         }

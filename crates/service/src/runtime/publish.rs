@@ -10,15 +10,13 @@ use super::identity::Identity;
 use super::links::LinkId;
 use super::routes::{Callers, Local, Route, RouteState};
 use super::{Application, Runtime};
+use crate::ROOT;
 use crate::device::DeviceKind;
 use crate::error::ServiceError;
 use crate::publication::Publication;
 
 /// The scheme by which the service reaches applications.
 const WITHIN_HOST: &str = "shm";
-
-/// The user who may have any address.
-const ROOT: u32 = 0;
 
 /// Ports below it are the system's.
 const FIRST_FREE_PORT: u16 = 1024;

@@ -23,13 +23,11 @@ use super::Application;
 use super::identity::Identity;
 use super::links::LinkId;
 use super::streams::Streams;
+use crate::ROOT;
 use crate::datapath::Chain;
 use crate::link::Arrived;
 
 pub(super) type RouteId = usize;
-
-/// The user who may reach all.
-const ROOT: u32 = 0;
 
 /// The pause after the first failure, and the longest.
 const PAUSE_MIN_NS: u64 = 10_000_000;

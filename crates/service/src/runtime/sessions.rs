@@ -6,10 +6,8 @@ use starling_io::Clock;
 use super::Runtime;
 use super::links::{LinkEntry, LinkId};
 use super::routes::{Callers, Local, RouteId, RouteState};
+use crate::ROOT;
 use crate::device::DeviceKind;
-
-/// The user who may reach all.
-const ROOT: u32 = 0;
 
 impl Runtime {
     /// Begins to open a session at the next address that is left.
