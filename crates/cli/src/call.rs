@@ -69,23 +69,11 @@ Examples, with `starling serve kv` in another terminal:
 const MAX_REQUEST: u64 = 256 << 20;
 
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
-    let unit_s = match unit {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        _ => return Err("expected a number and a unit: 500us, 100ms, 1s, 2m".into()),
-    };
-    let number: f64 = number
-        .parse()
-        .map_err(|_| "expected a number".to_string())?;
-    let seconds = number * unit_s;
-    if !(1e-6..=86_400.0).contains(&seconds) {
-        return Err("expected 1us to 1440m".into());
+    match starling_policy::parse_duration(text) {
+        None => Err("expected a number and a unit, up to a day: 500us, 100ms, 1s, 2m".into()),
+        Some(time) if time < Duration::from_micros(1) => Err("expected 1us at least".into()),
+        Some(time) => Ok(time),
     }
-    Ok(Duration::from_secs_f64(seconds))
 }
 
 fn parse_metadata(text: &str) -> Result<(String, String), String> {

@@ -32,4 +32,5 @@ mod spec;
 pub use engine::{PolicyEnd, PolicyEngine, PolicyRequest, Verdict};
 pub use kinds::{KINDS, Kind};
 pub use saved::{RestoreError, Saved};
+pub use settings::parse_duration;
 pub use spec::{PolicySpec, Scope, Side, SpecError, check_list, parse_list};

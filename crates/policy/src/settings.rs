@@ -21,27 +21,28 @@ impl Time {
     pub(crate) fn as_ns(self) -> u64 {
         self.0.as_nanos() as u64
     }
+}
 
-    fn parse(text: &str) -> Option<Self> {
-        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, unit) = text.split_at(digits);
-        let unit_s = match unit {
-            "us" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            _ => return None,
-        };
-        let seconds = number.parse::<f64>().ok()? * unit_s;
-        let time = Duration::try_from_secs_f64(seconds).ok()?;
-        (time <= MAX).then_some(Self(time))
-    }
+/// Reads a number and a unit, `250us`, `10ms`, `1.5s`, `2m`, of a day at most. `None`: it is something else.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at(digits);
+    let unit_s = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        _ => return None,
+    };
+    let seconds = number.parse::<f64>().ok()? * unit_s;
+    let time = Duration::try_from_secs_f64(seconds).ok()?;
+    (time <= MAX).then_some(time)
 }
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| {
+        parse_duration(&text).map(Self).ok_or_else(|| {
             D::Error::custom(format!(
                 "{text:?} is no duration: write a number and a unit up to a day, like 250us, 10ms, 1.5s, 2m"
             ))
@@ -88,7 +89,7 @@ mod tests {
 
     #[test]
     fn durations_have_a_number_and_a_unit() {
-        let parse = |text| Time::parse(text).map(Time::as_ns);
+        let parse = |text| parse_duration(text).map(|time| time.as_nanos());
         assert_eq!(parse("250us"), Some(250_000));
         assert_eq!(parse("1.5s"), Some(1_500_000_000));
         assert_eq!(parse("2m"), Some(120_000_000_000));
