@@ -372,6 +372,37 @@ fn a_nested_method_cannot_be_overridden() {
 }
 
 #[test]
+fn a_part_of_a_schema_has_one_method_and_what_it_reaches() {
+    use starling_message::schema::Schema;
+
+    let schema = Schema::parse(KV_SERVICE.schema).unwrap();
+    for method in &schema.methods {
+        let part = schema.of_method(&method.path).expect(&method.path);
+        assert_eq!(Schema::parse(&part.to_bytes()).as_ref(), Ok(&part));
+        assert_eq!(part.of_method(&method.path).as_ref(), Some(&part));
+        let [of] = part.methods.as_slice() else {
+            panic!("{:?}", part.methods);
+        };
+        let message = |schema: &Schema, index: u32| schema.messages[index as usize].name.clone();
+        assert_eq!(message(&part, of.request), message(&schema, method.request));
+        assert_eq!(
+            message(&part, of.response),
+            message(&schema, method.response)
+        );
+        let reached = part.messages.iter().flat_map(|message| &message.fields);
+        let named = |field: &&starling_message::schema::FieldSchema| field.message.is_some();
+        for field in reached.filter(named) {
+            let child = &part.messages[field.message.unwrap() as usize];
+            let all = schema.messages.iter().flat_map(|message| &message.fields);
+            let mut same =
+                all.filter(|other| other.name == field.name && other.number == field.number);
+            assert!(same.any(|other| message(&schema, other.message.unwrap()) == child.name));
+        }
+    }
+    assert_eq!(schema.of_method("/kv.Kv/None"), None);
+}
+
+#[test]
 fn the_descriptor_is_complete() {
     use prost::Message as _;
     use starling_message::schema::{Compatibility, Schema, check_compatible};

@@ -24,6 +24,7 @@
 mod compatible;
 mod encoded;
 mod layouts;
+mod part;
 
 pub use compatible::{Compatibility, check_compatible, check_method_compatible};
 pub use layouts::OwnedMethod;
