@@ -83,9 +83,8 @@ impl Reflection for Catalog {
         {
             response.set_identical(true);
         } else {
-            match self.is_open {
+            match self.is_open && !request.this_method() {
                 true => response.set_schema(service.schema),
-                // Of this method only.
                 false => response.set_schema(&schema_of(method).to_bytes()),
             }
         }

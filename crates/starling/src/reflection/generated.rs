@@ -13,7 +13,7 @@ mod __items {
     #[doc(hidden)]
     pub static BIND_REQUEST_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.reflection.BindRequest"),
-        size: 24,
+        size: 25,
         fields: ::std::borrow::Cow::Borrowed(
             &[
                 __rt::FieldLayout {
@@ -49,9 +49,20 @@ mod __items {
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("this_method"),
+                    json_name: ::std::borrow::Cow::Borrowed("thisMethod"),
+                    number: 4,
+                    kind: __rt::Kind::Bool,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 24,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
             ],
         ),
-        schema_hash: 0x9dd01becd55bf267,
+        schema_hash: 0x7251dc5783d4b4fe,
     };
     /// Message `starling.reflection.BindRequest`.
     #[derive(Clone)]
@@ -79,6 +90,11 @@ mod __items {
         #[inline]
         pub fn response_hash(self) -> u64 {
             self.0.scalar(16)
+        }
+        /// The schema is to have this method only.
+        #[inline]
+        pub fn this_method(self) -> bool {
+            self.0.scalar(24)
         }
     }
     impl BindRequestMut<'_> {
@@ -108,6 +124,15 @@ mod __items {
         /// Unsets `response_hash`.
         pub fn clear_response_hash(&mut self) {
             self.0.set_scalar::<u64>(16, 0);
+        }
+        /// Sets `this_method`.
+        #[inline]
+        pub fn set_this_method(&mut self, value: bool) {
+            self.0.set_scalar(24, value);
+        }
+        /// Unsets `this_method`.
+        pub fn clear_this_method(&mut self) {
+            self.0.set_scalar(24, false);
         }
     }
     impl BindRequest {
@@ -173,6 +198,27 @@ mod __items {
         /// Unsets `response_hash`.
         pub fn clear_response_hash(&mut self) {
             self.as_mut().clear_response_hash();
+        }
+        /// The schema is to have this method only.
+        #[inline]
+        pub fn this_method(&self) -> bool {
+            self.view().this_method()
+        }
+        /// Sets `this_method`.
+        #[inline]
+        pub fn set_this_method(&mut self, value: bool) {
+            self.as_mut().set_this_method(value);
+        }
+        /// Sets `this_method`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_this_method(mut self, value: bool) -> Self {
+            self.set_this_method(value);
+            self
+        }
+        /// Unsets `this_method`.
+        pub fn clear_this_method(&mut self) {
+            self.as_mut().clear_this_method();
         }
     }
     #[doc(hidden)]
@@ -845,8 +891,8 @@ mod __items {
                 idempotent: false,
             },
         ],
-        schema_hash: 0x9db91ef580b26c82,
-        schema: b"\x01\x07\x1fstarling.reflection.BindRequest\x03\x01\t\x00\x04path\x02\x06\x00\x0crequest_hash\x03\x06\x00\rresponse_hash starling.reflection.BindResponse\x03\x01\x08\x00\tidentical\x02\x0c\x00\x06schema\x03\r\x00\x0bcompression*starling.reflection.DescribeServiceRequest\x01\x01\t\x00\x04name+starling.reflection.DescribeServiceResponse\x01\x01\x0c\x00\x13file_descriptor_set\'starling.reflection.ListServicesRequest\x00(starling.reflection.ListServicesResponse\x01\x01\x0b\x01\x08services\x06\"starling.reflection.ServiceSummary\x03\x01\t\x00\x04name\x02\x06\x00\x0bschema_hash\x03\t\x01\x07methods\x03$/starling.reflection.Reflection/Bind\x00\x00\x01//starling.reflection.Reflection/DescribeService\x00\x02\x03,/starling.reflection.Reflection/ListServices\x00\x04\x05",
+        schema_hash: 0x987b13c4114bc551,
+        schema: b"\x01\x07\x1fstarling.reflection.BindRequest\x04\x01\t\x00\x04path\x02\x06\x00\x0crequest_hash\x03\x06\x00\rresponse_hash\x04\x08\x00\x0bthis_method starling.reflection.BindResponse\x03\x01\x08\x00\tidentical\x02\x0c\x00\x06schema\x03\r\x00\x0bcompression*starling.reflection.DescribeServiceRequest\x01\x01\t\x00\x04name+starling.reflection.DescribeServiceResponse\x01\x01\x0c\x00\x13file_descriptor_set\'starling.reflection.ListServicesRequest\x00(starling.reflection.ListServicesResponse\x01\x01\x0b\x01\x08services\x06\"starling.reflection.ServiceSummary\x03\x01\t\x00\x04name\x02\x06\x00\x0bschema_hash\x03\t\x01\x07methods\x03$/starling.reflection.Reflection/Bind\x00\x00\x01//starling.reflection.Reflection/DescribeService\x00\x02\x03,/starling.reflection.Reflection/ListServices\x00\x04\x05",
         file_descriptor_set: include_bytes!("starling.reflection.fds"),
     };
     /// Built into every server.
