@@ -3,6 +3,7 @@
 use starling_call::{CallOptions, Code, MethodId, Status};
 
 use crate::saved::{RestoreError, Saved, SavedReader};
+use crate::schema::{MethodSchema, PolicyMessage};
 
 /// A request on its way to the server.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub struct PolicyRequest<'a> {
     pub options: &'a mut CallOptions,
     /// The body as it came, in the service's own memory: no application can change it any more.
     pub body: &'a [u8],
+    /// The body as a message, for an engine that [`PolicyEngine::reads_messages`].
+    pub message: Option<PolicyMessage<'a>>,
 }
 
 /// A call that an engine let pass is over.
@@ -50,6 +53,19 @@ pub enum Verdict {
 pub trait PolicyEngine: Send {
     /// Decides about a request. `held`: so many that it has held are still waiting.
     fn on_request(&mut self, request: &mut PolicyRequest<'_>, held: usize) -> Verdict;
+
+    /// Whether it looks into requests. Its scope has to name their methods.
+    fn reads_messages(&self) -> bool {
+        false
+    }
+
+    /// Checks that it can work with a method whose requests it reads.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn check_method(&self, _method: &MethodSchema) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Takes in how a call that it let pass has ended.
     fn on_end(&mut self, _end: &PolicyEnd) {}

@@ -1,5 +1,6 @@
 //! The engines, one file each: what it does, its settings, its state, its tests.
 
+pub(crate) mod access_control;
 pub(crate) mod circuit_breaker;
 pub(crate) mod fault;
 pub(crate) mod null;

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::engine::PolicyEngine;
-use crate::engines::{circuit_breaker, fault, null, rate_limit, timeout};
+use crate::engines::{access_control, circuit_breaker, fault, null, rate_limit, timeout};
 use crate::spec::SpecError;
 
 /// A kind of policies.
@@ -21,6 +21,12 @@ pub struct Kind {
 
 /// All kinds, by name.
 pub const KINDS: &[Kind] = &[
+    Kind {
+        name: "access-control",
+        summary: "lets calls pass by the values of their requests, and refuses the others",
+        example: r#"{"deny": "request.customerName in ['Mallory', 'Trudy']"}"#,
+        build: |settings| build(settings, access_control::AccessControl::new),
+    },
     Kind {
         name: "circuit-breaker",
         summary: "after failures in a row, refuses calls for a while, then tries one",

@@ -16,6 +16,8 @@
 //! | [`spec`] | a policy as operators write it, in JSON: name, kind, scope, settings |
 //! | [`kinds`] | the table of all kinds |
 //! | [`engines`] | the engines, one file each: settings, state, tests |
+//! | [`schema`] | methods as their servers have them: what engines read messages by |
+//! | [`expression`] | conditions on requests |
 //! | [`saved`] | an engine's state as versioned, checked bytes |
 //! | [`settings`] | durations, shares and codes in settings |
 
@@ -24,13 +26,16 @@
 
 mod engine;
 mod engines;
+mod expression;
 mod kinds;
 mod saved;
+mod schema;
 mod settings;
 mod spec;
 
 pub use engine::{PolicyEnd, PolicyEngine, PolicyRequest, Verdict};
 pub use kinds::{KINDS, Kind};
 pub use saved::{RestoreError, Saved};
+pub use schema::{MethodSchema, PolicyMessage};
 pub use settings::parse_duration;
 pub use spec::{PolicySpec, Scope, Side, SpecError, check_list, parse_list};

@@ -151,7 +151,16 @@ impl PolicySpec {
                 format!("{path:?} is no method: write kv.Kv/Get"),
             ));
         }
-        self.build().map(drop)
+        match self.build()?.reads_messages() && self.scope.methods.is_empty() {
+            false => Ok(()),
+            true => Err(wrong(
+                "for.methods",
+                format!(
+                    "{} looks into requests: name the methods, whose messages it is to read",
+                    self.kind
+                ),
+            )),
+        }
     }
 
     /// An engine for it.
@@ -301,7 +310,11 @@ mod tests {
             (r#"{"name":"a b","kind":"null"}"#, "is no name"),
             (
                 r#"{"name":"a","kind":"nul"}"#,
-                "there are circuit-breaker, fault, null",
+                "there are access-control, circuit-breaker, fault, null",
+            ),
+            (
+                r#"{"name":"a","kind":"access-control","settings":{"deny":"true"}}"#,
+                "for.methods: access-control looks into requests",
             ),
             (
                 r#"{"name":"a","kind":"null","fro":{}}"#,

@@ -35,6 +35,7 @@ pub(crate) fn ask_for(
         method: METHOD,
         options,
         body: b"",
+        message: None,
     };
     engine.on_request(&mut request, held)
 }

@@ -1,0 +1,206 @@
+//! `access-control`: lets calls pass by the values of their requests, and refuses the others with
+//! `PERMISSION_DENIED`.
+//!
+//! The conditions are compiled for each method as its server has it, when its first request comes. A condition that
+//! does not fit a server's method refuses its calls: nothing passes that was not looked at.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use starling_call::Status;
+
+use crate::engine::{PolicyEngine, PolicyRequest, Verdict};
+use crate::expression::{Ast, Subject, Test};
+use crate::schema::MethodSchema;
+
+/// Methods, and versions of them, for which conditions are kept compiled.
+const MAX_COMPILED: usize = 4096;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// Calls pass of which it holds. Missing: all.
+    allow: Option<String>,
+    /// Calls are refused of which it holds. Missing: none.
+    deny: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct AccessControl {
+    allow: Option<Ast>,
+    deny: Option<Ast>,
+    /// By the number of a method's schema.
+    compiled: HashMap<u64, Result<Conditions, String>>,
+}
+
+/// The conditions for one method.
+#[derive(Debug)]
+struct Conditions {
+    allow: Option<Test>,
+    deny: Option<Test>,
+}
+
+impl Conditions {
+    fn admit(&self, of: Subject<'_>) -> bool {
+        let allows = self.allow.as_ref().is_none_or(|test| test.holds(of));
+        allows && !self.deny.as_ref().is_some_and(|test| test.holds(of))
+    }
+}
+
+impl AccessControl {
+    pub(crate) fn new(settings: Settings) -> Result<Self, String> {
+        if settings.allow.is_none() && settings.deny.is_none() {
+            return Err("write a condition for allow, or for deny, or both".to_owned());
+        }
+        let parse = |name: &str, text: Option<String>| {
+            let parsed = text.map(|text| Ast::parse(&text)).transpose();
+            parsed.map_err(|error| format!("{name}: {error}"))
+        };
+        Ok(Self {
+            allow: parse("allow", settings.allow)?,
+            deny: parse("deny", settings.deny)?,
+            compiled: HashMap::new(),
+        })
+    }
+
+    fn compile(&self, method: &MethodSchema) -> Result<Conditions, String> {
+        let compile = |name: &str, ast: &Option<Ast>| {
+            let compiled = ast.as_ref().map(|ast| ast.compile(method.request()));
+            let compiled = compiled.transpose();
+            compiled.map_err(|error| format!("{name}: {error}"))
+        };
+        Ok(Conditions {
+            allow: compile("allow", &self.allow)?,
+            deny: compile("deny", &self.deny)?,
+        })
+    }
+}
+
+impl PolicyEngine for AccessControl {
+    fn on_request(&mut self, request: &mut PolicyRequest<'_>, _held: usize) -> Verdict {
+        let Some(message) = request.message else {
+            return Verdict::Refuse(Status::internal(
+                "the service has not read the request for its access control; the call did not run",
+            ));
+        };
+        let number = message.method.number();
+        if !self.compiled.contains_key(&number) {
+            if self.compiled.len() >= MAX_COMPILED {
+                self.compiled.clear();
+            }
+            let conditions = self.compile(message.method);
+            self.compiled.insert(number, conditions);
+        }
+        let metadata = &request.options.metadata;
+        match &self.compiled[&number] {
+            Ok(conditions) if conditions.admit(Subject { message, metadata }) => Verdict::Pass,
+            Ok(_) => Verdict::Refuse(Status::permission_denied(
+                "the access control of this service refuses a call with these values; it did not run",
+            )),
+            Err(problem) => Verdict::Refuse(Status::failed_precondition(format!(
+                "the access control of this service does not fit the server's {}: {problem}; the call did not run",
+                message.method.path()
+            ))),
+        }
+    }
+
+    fn reads_messages(&self) -> bool {
+        true
+    }
+
+    fn check_method(&self, method: &MethodSchema) -> Result<(), String> {
+        self.compile(method).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_call::{CallOptions, Code, MethodId};
+
+    use super::*;
+    use crate::engines::testing::refusal;
+    use crate::schema::testing::{message, method, request, schema, text};
+
+    fn engine(allow: Option<&str>, deny: Option<&str>) -> Result<AccessControl, String> {
+        AccessControl::new(Settings {
+            allow: allow.map(str::to_owned),
+            deny: deny.map(str::to_owned),
+        })
+    }
+
+    /// What it says of a customer's request.
+    fn ask(engine: &mut AccessControl, method: &MethodSchema, customer: &str) -> Verdict {
+        let request = request(method, &[text(1, customer)]);
+        let mut request = PolicyRequest {
+            now_ns: 0,
+            call: 0,
+            method: MethodId(7),
+            options: &mut CallOptions::default(),
+            body: &request,
+            message: Some(message(method, &request)),
+        };
+        engine.on_request(&mut request, 0)
+    }
+
+    #[test]
+    fn calls_pass_that_are_allowed_and_not_denied() {
+        let denied = "request.customerName == 'Mallory'";
+        let allowed = "request.customerName.startsWith('M')";
+        let method = method();
+        let mut both = engine(Some(allowed), Some(denied)).expect("settings");
+        let mut allows = engine(Some(allowed), None).expect("settings");
+        let mut denies = engine(None, Some(denied)).expect("settings");
+        for (customer, expected) in [
+            ("Mallory", [false, true, false]),
+            ("Mary", [true, true, true]),
+            ("Ann", [false, false, true]),
+        ] {
+            let engines = [&mut both, &mut allows, &mut denies];
+            let passed = engines.map(|engine| match ask(engine, &method, customer) {
+                Verdict::Pass => true,
+                verdict => {
+                    assert_eq!(refusal(verdict), Some(Code::PermissionDenied));
+                    false
+                }
+            });
+            assert_eq!(passed, expected, "{customer}");
+        }
+    }
+
+    #[test]
+    fn each_version_of_a_method_is_read_by_its_own_schema() {
+        let mut swapped = schema();
+        let fields = &mut swapped.messages[0].fields;
+        fields[0].name = "other".to_owned();
+        fields[8].name = "customerName".to_owned();
+        let swapped = MethodSchema::all_of(&swapped).expect("a schema").remove(0);
+        let mut renamed = schema();
+        renamed.messages[0].fields[0].name = "customer".to_owned();
+        let renamed = MethodSchema::all_of(&renamed).expect("a schema").remove(0);
+        let mut engine = engine(None, Some("request.customerName == 'Mallory'")).expect("settings");
+        let method = method();
+        for _ in 0..2 {
+            assert!(refusal(ask(&mut engine, &method, "Mallory")).is_some());
+            assert!(matches!(
+                ask(&mut engine, &swapped, "Mallory"),
+                Verdict::Pass
+            ));
+            // Nothing passes that cannot be looked at.
+            let refused = ask(&mut engine, &renamed, "Ann");
+            assert_eq!(refusal(refused), Some(Code::FailedPrecondition));
+        }
+        assert!(engine.check_method(&method).is_ok());
+        let problem = engine.check_method(&renamed).expect_err("no such field");
+        assert!(
+            problem.starts_with("deny: at character 1: hotel.Request has no"),
+            "{problem}"
+        );
+    }
+
+    #[test]
+    fn wrong_conditions_are_refused() {
+        assert!(engine(None, None).is_err());
+        let error = engine(Some("request."), None).expect_err("no condition");
+        assert!(error.starts_with("allow: at character 9: "), "{error}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Methods as their servers have them: what policies read messages by.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use starling_message::schema::{OwnedMethod, Schema, SchemaError};
+use starling_message::{LayoutRef, Reader};
+
+/// A method of a schema.
+pub struct MethodSchema {
+    number: u64,
+    method: OwnedMethod,
+    /// The compact form of its part of the schema.
+    bytes: Vec<u8>,
+}
+
+/// Of all methods of this process.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
+impl MethodSchema {
+    /// All methods of a schema.
+    ///
+    /// # Errors
+    /// If it is none, or too large.
+    pub fn all_of(schema: &Schema) -> Result<Vec<Self>, SchemaError> {
+        // Each has its own part, which goes when that method is known no more.
+        let part = |path: &str| {
+            let part = schema.of_method(path);
+            part.ok_or(SchemaError::Malformed("no such message"))
+        };
+        let methods = schema.methods.iter();
+        methods
+            .map(|method| Self::new(&part(&method.path)?))
+            .collect()
+    }
+
+    /// The only method of a schema.
+    fn new(schema: &Schema) -> Result<Self, SchemaError> {
+        let none = SchemaError::Malformed("it has no method");
+        let method = schema.owned_methods()?.pop().ok_or(none)?;
+        Ok(Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            method,
+            bytes: schema.to_bytes(),
+        })
+    }
+
+    /// Its path: `/kv.Kv/Get`.
+    pub fn path(&self) -> &str {
+        &self.method.path
+    }
+
+    /// The request's layout.
+    pub fn request(&self) -> LayoutRef<'_> {
+        self.method.request()
+    }
+
+    /// Its part of the schema, in compact form. Methods with the same one are the same, names included.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether the requests or the responses are streams.
+    pub fn is_streaming(&self) -> bool {
+        self.method.client_streaming || self.method.server_streaming
+    }
+
+    /// Tells it from all others of this process, those of the same path included.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl fmt::Debug for MethodSchema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MethodSchema").field(&self.path()).finish()
+    }
+}
+
+/// A request as a message: a copy that no application can change any more, which is valid.
+#[derive(Clone, Copy)]
+pub struct PolicyMessage<'a> {
+    /// The method, as its server has it.
+    pub method: &'a MethodSchema,
+    /// The message, in the layout of the method's requests.
+    pub reader: Reader<'a>,
+}
+
+impl fmt::Debug for PolicyMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.method.fmt(f)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_method_has_its_own_part_and_number() {
+        let mut schema = testing::schema();
+        let mut other = schema.methods[0].clone();
+        other.path.push_str("Other");
+        (other.request, other.response, other.server_streaming) = (1, 1, true);
+        schema.methods.push(other);
+        let all = MethodSchema::all_of(&schema).expect("a schema");
+        let [one, two] = all.as_slice() else {
+            panic!("{all:?}");
+        };
+        assert_eq!(one.path(), testing::RESERVE);
+        assert_eq!((one.is_streaming(), two.is_streaming()), (false, true));
+        assert_eq!(two.request().name(), "hotel.Guest");
+        assert_ne!(one.number(), two.number());
+        assert_eq!(one.bytes(), testing::method().bytes());
+        assert!(two.bytes().len() < one.bytes().len());
+        schema.methods[1].request = 2;
+        assert!(MethodSchema::all_of(&schema).is_err());
+    }
+}
