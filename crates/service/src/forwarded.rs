@@ -39,6 +39,15 @@ impl ForwardedRequest {
         }
     }
 
+    /// A request of the service's own.
+    pub(crate) fn new(method: MethodId, options: CallOptions, body: Vec<u8>) -> Self {
+        Self {
+            method,
+            options,
+            message: OwnedMessage::of_body(body),
+        }
+    }
+
     /// What a policy may change, and the body.
     pub(crate) fn parts_mut(&mut self) -> (&mut CallOptions, &[u8]) {
         (&mut self.options, self.message.body())

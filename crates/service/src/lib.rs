@@ -16,6 +16,7 @@
 //! | [`link`] | one endpoint of the service |
 //! | [`forwarded`] | what of a call is handed on |
 //! | [`datapath`] | the policies that a call passes |
+//! | [`schemas`] | the methods that policies know, and read messages by |
 //! | [`operator`] | what the operator does: policies, what goes on |
 //! | [`control`], [`publication`] | addresses at which the service listens for applications |
 //! | [`device`] | the devices of links |
@@ -31,6 +32,7 @@ mod link;
 mod operator;
 mod publication;
 mod runtime;
+mod schemas;
 mod secrets;
 mod service;
 

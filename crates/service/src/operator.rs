@@ -3,16 +3,20 @@
 //! All changes come down to one: a list takes the place of the list of policies. The runtime takes all of it, or
 //! nothing.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use starling::managed::{ListRequest, ListingMut, Operator, PolicyChange, PolicyChangesMut};
+use starling::managed::{
+    KnownMethodsMut, ListRequest, ListingMut, Operator, PolicyChange, PolicyChangesMut,
+    SchemaAddition,
+};
 use starling::{Request, Status};
-use starling_policy::{PolicySpec, SpecError, check_list, parse_list};
+use starling_policy::{PolicyEngine, PolicySpec, SpecError, check_list, parse_list};
 
 use crate::ROOT;
 use crate::runtime::{Built, Command, Report, RuntimeHandle};
+use crate::schemas::Schemas;
 
 /// A runtime that does not answer in this time has failed.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -21,14 +25,20 @@ pub(crate) struct Operations {
     runtime: RuntimeHandle,
     /// Those that are attached, in order.
     policies: Mutex<Vec<PolicySpec>>,
+    schemas: Arc<Schemas>,
 }
 
 impl Operations {
     /// With the policies that the runtime has.
-    pub(crate) fn new(runtime: RuntimeHandle, policies: Vec<PolicySpec>) -> Self {
+    pub(crate) fn new(
+        runtime: RuntimeHandle,
+        policies: Vec<PolicySpec>,
+        schemas: Arc<Schemas>,
+    ) -> Self {
         Self {
             runtime,
             policies: Mutex::new(policies),
+            schemas,
         }
     }
 
@@ -51,10 +61,10 @@ impl Operations {
         let mut wanted = attached.clone();
         let upgrades = change(&mut wanted)?;
         let changes = differences(&attached, &wanted, upgrades.as_deref());
+        let list = build(&wanted, upgrades.as_deref(), &self.schemas)?;
         if dry_run || changes.is_empty() {
             return Ok(changes);
         }
-        let list = build(&wanted, upgrades.as_deref())?;
         let set = |reply| Command::SetPolicies { list, reply };
         self.ask(set)?.map_err(|(name, error)| {
             Status::failed_precondition(format!("{name}: {error}; nothing has changed"))
@@ -65,17 +75,51 @@ impl Operations {
 }
 
 /// Engines for a list of policies, if it can be one. `upgrades`: see [`Built`].
-pub(crate) fn build(list: &[PolicySpec], upgrades: Option<&str>) -> Result<Vec<Built>, Status> {
+pub(crate) fn build(
+    list: &[PolicySpec],
+    upgrades: Option<&str>,
+    schemas: &Schemas,
+) -> Result<Vec<Built>, Status> {
     let wrong = |error: SpecError| Status::invalid_argument(error.to_string());
     check_list(list).map_err(wrong)?;
     let build = |spec: &PolicySpec| {
+        let engine = spec.build().map_err(wrong)?;
+        if engine.reads_messages() {
+            check_methods(spec, engine.as_ref(), schemas)?;
+        }
         Ok(Built {
             spec: spec.clone(),
-            engine: spec.build().map_err(wrong)?,
+            engine,
             upgrades: upgrades == Some(&spec.name),
         })
     };
     list.iter().map(build).collect()
+}
+
+/// Whether a policy can look into the requests of all methods of its scope.
+fn check_methods(
+    spec: &PolicySpec,
+    engine: &dyn PolicyEngine,
+    schemas: &Schemas,
+) -> Result<(), Status> {
+    let name = &spec.name;
+    for path in &spec.scope.methods {
+        let Some(method) = schemas.find(&format!("/{path}")) else {
+            return Err(Status::failed_precondition(format!(
+                "{name}: no schema of {path} is known: add it by `starling ctl schema add`, from its .proto file or \
+                 from a server that has it"
+            )));
+        };
+        if method.is_streaming() {
+            return Err(Status::failed_precondition(format!(
+                "{name}: {path} is a streaming method, whose items policies cannot read"
+            )));
+        }
+        let checked = engine.check_method(&method);
+        checked
+            .map_err(|problem| Status::invalid_argument(format!("{name}: {path}: {problem}")))?;
+    }
+    Ok(())
 }
 
 /// What changes from one list to another.
@@ -274,6 +318,33 @@ impl Operator for Operations {
         };
         fill(response, self.replace(apply, request.message().dry_run())?);
         Ok(())
+    }
+
+    fn add_schema(
+        &self,
+        request: Request<'_, SchemaAddition>,
+        response: KnownMethodsMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let added = self.schemas.add(request.message().schema())?;
+        fill_methods(response, &added);
+        Ok(())
+    }
+
+    fn list_schemas(
+        &self,
+        request: Request<'_, ListRequest>,
+        response: KnownMethodsMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        fill_methods(response, &self.schemas.paths());
+        Ok(())
+    }
+}
+
+fn fill_methods(mut response: KnownMethodsMut<'_>, paths: &[String]) {
+    for path in paths {
+        response.methods_mut().push(path);
     }
 }
 

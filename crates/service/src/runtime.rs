@@ -20,6 +20,7 @@ mod links;
 mod policies;
 mod poller;
 mod publish;
+mod reading;
 mod report;
 mod resolving;
 mod routes;
@@ -41,6 +42,7 @@ use self::leaving::Leaving;
 use self::links::{LinkId, Links};
 use self::policies::Policies;
 use self::poller::{Poller, RuntimeWaker};
+use self::reading::Asking;
 use self::resolving::Resolving;
 use self::routes::{Callers, Route, RouteId, RouteState, Routes};
 use crate::device::DeviceKind;
@@ -48,6 +50,7 @@ use crate::error::ServiceError;
 use crate::forwarded::{self, translate};
 use crate::link::{Arrived, Ended, Events, Link};
 use crate::publication::Publication;
+use crate::schemas::Schemas;
 
 pub(crate) use self::policies::Built;
 pub(crate) use self::report::Report;
@@ -118,6 +121,9 @@ pub(crate) struct Runtime {
     routes: Routes,
     calls: Calls,
     policies: Policies,
+    /// Known methods, which the operator shares.
+    schemas: Arc<Schemas>,
+    asking: Asking,
     /// The links by which applications call out, by device.
     adapters: HashMap<Application, Vec<(String, LinkId)>>,
     /// Where applications connect.
@@ -145,6 +151,7 @@ impl Runtime {
         frontend: Box<dyn Link>,
         clock: MonotonicClock,
         config: EndpointConfig,
+        schemas: Arc<Schemas>,
     ) -> Result<Self, ServiceError> {
         let mut links = Links::new(clock.clone(), Poller::new()?);
         let frontend = links.insert(frontend)?;
@@ -155,6 +162,8 @@ impl Runtime {
             routes: Routes::default(),
             calls: Calls::default(),
             policies: Policies::default(),
+            schemas,
+            asking: Asking::default(),
             adapters: HashMap::new(),
             frontend,
             clock,
@@ -484,6 +493,9 @@ impl Runtime {
     // ---- ends of calls ----
 
     fn finish(&mut self, ended: Ended) {
+        let Err(ended) = self.handle_own(ended) else {
+            return;
+        };
         let Some(forwarded) = self.calls.remove(ended.tag) else {
             return;
         };

@@ -14,6 +14,7 @@ use crate::error::ServiceError;
 use crate::link::EndpointLink;
 use crate::operator::{Operations, build};
 use crate::runtime::{Command, Runtime, RuntimeHandle};
+use crate::schemas::Schemas;
 
 /// The name of a service that was given none.
 const DEFAULT_NAME: &str = "starling";
@@ -27,6 +28,8 @@ pub struct ServiceConfig {
     pub any_user: bool,
     /// The policies that it begins with.
     pub policies: Vec<PolicySpec>,
+    /// Schemas in compact form, of methods whose requests policies look into.
+    pub schemas: Vec<Vec<u8>>,
     /// The endpoints of the service.
     pub endpoint: EndpointConfig,
 }
@@ -37,6 +40,7 @@ impl Default for ServiceConfig {
             name: DEFAULT_NAME.to_owned(),
             any_user: false,
             policies: Vec::new(),
+            schemas: Vec::new(),
             endpoint: EndpointConfig::default(),
         }
     }
@@ -64,9 +68,15 @@ impl Service {
         };
         let io = ShmIo::bind(&format!("shm://{}", config.name), device)?;
         let link = EndpointLink::new(io, clock.clone(), &config.endpoint)?;
-        let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint)?;
+        let schemas = Arc::new(Schemas::default());
+        for schema in &config.schemas {
+            schemas.add(schema)?;
+        }
+        let policies = build(&config.policies, None, &schemas)?;
+        let own = Arc::clone(&schemas);
+        let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint, own)?;
         // No call passes before them.
-        runtime.begin_with(build(&config.policies, None)?);
+        runtime.begin_with(policies);
         let handle = runtime.handle();
         let thread = std::thread::Builder::new()
             .name("starling-runtime".into())
@@ -81,7 +91,7 @@ impl Service {
             handle: handle.clone(),
             thread: Some(thread),
         };
-        let operations = Arc::new(Operations::new(handle.clone(), config.policies));
+        let operations = Arc::new(Operations::new(handle.clone(), config.policies, schemas));
         let control = control::serve(&config.name, config.any_user, handle, operations)?;
         service.control = Some(control);
         Ok(service)

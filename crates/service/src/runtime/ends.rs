@@ -15,8 +15,10 @@ impl Runtime {
         self.leaving.retain(|leaving| leaving.route != id);
         self.resolving.forget(id);
         let from = route.from();
+        self.asking.forget(&route.known);
         let held = self.take_held_of(id);
-        for arrived in route.waiting.into_iter().chain(held) {
+        let waiting = route.waiting.into_iter().chain(route.reading);
+        for arrived in waiting.chain(held) {
             let status =
                 Status::unavailable("the service no longer reaches the server for this caller");
             self.refuse(from, arrived, status);

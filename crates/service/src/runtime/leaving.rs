@@ -33,10 +33,12 @@ impl Runtime {
             return;
         }
         route.state = RouteState::Leaving;
-        let (callers, waiting) = (route.callers, std::mem::take(&mut route.waiting));
+        let callers = route.callers;
+        let waiting = std::mem::take(&mut route.waiting);
+        let reading = std::mem::take(&mut route.reading);
         self.drain_callers(callers);
         let held = self.take_held_of(id);
-        for arrived in waiting.into_iter().chain(held) {
+        for arrived in waiting.into_iter().chain(reading).chain(held) {
             self.refuse_leaving(callers.link(), arrived);
         }
         self.leaving.push(Leaving {

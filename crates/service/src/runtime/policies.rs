@@ -18,11 +18,14 @@ use slab::Slab;
 use starling_endpoint::{Code, MethodId, Status, StreamPosition};
 use starling_io::{Clock, MonotonicClock};
 use starling_message::method_id;
-use starling_policy::{PolicyEnd, PolicyEngine, PolicyRequest, PolicySpec, RestoreError, Verdict};
+use starling_policy::{
+    MethodSchema, PolicyEnd, PolicyEngine, PolicyRequest, PolicySpec, RestoreError, Verdict,
+};
 
 use super::Runtime;
 use super::given_up::GivenUp;
 use super::identity::Identity;
+use super::reading::{self, Readable, Scratch};
 use super::routes::{Callers, Route, RouteId, RouteState};
 use crate::datapath::{Chain, Passed, PolicyId};
 use crate::link::Arrived;
@@ -64,10 +67,49 @@ struct Attached {
     /// In order. Empty: all.
     methods: Vec<MethodId>,
     engine: Box<dyn PolicyEngine>,
+    /// Whether it looks into requests.
+    reads: bool,
     counts: Counts,
 }
 
 impl Attached {
+    /// The path of a method that its scope names.
+    fn path_of(&self, method: MethodId) -> Option<String> {
+        let paths = self
+            .spec
+            .scope
+            .methods
+            .iter()
+            .map(|path| format!("/{path}"));
+        paths.into_iter().find(|path| method_id(path) == method.0)
+    }
+
+    /// What its engine says of a request. With a schema, it looks into it.
+    fn ask(
+        &mut self,
+        now_ns: u64,
+        arrived: &mut Arrived,
+        by: Option<(&MethodSchema, &mut Scratch)>,
+    ) -> Verdict {
+        let held = self.counts.held;
+        let (method, call) = (arrived.request.method, arrived.passed.call);
+        let (options, body) = arrived.request.parts_mut();
+        let message = by.map(|(schema, scratch)| reading::open(schema, options, body, scratch));
+        let message = match message.transpose() {
+            Ok(message) => message,
+            Err(status) => return Verdict::Refuse(status),
+        };
+        let mut request = PolicyRequest {
+            now_ns,
+            call,
+            method,
+            options,
+            body,
+            message,
+        };
+        self.engine.on_request(&mut request, held)
+    }
+
     fn applies_to(&self, method: MethodId) -> bool {
         self.methods.is_empty() || self.methods.binary_search(&method).is_ok()
     }
@@ -97,6 +139,7 @@ pub(super) struct Policies {
     /// The time of the round: one reading of the clock for all calls of it.
     now_ns: u64,
     infrastructure: Vec<MethodId>,
+    scratch: Scratch,
 }
 
 impl Default for Policies {
@@ -111,6 +154,7 @@ impl Default for Policies {
             numbers: 0,
             now_ns: 0,
             infrastructure: ids.collect(),
+            scratch: Scratch::default(),
         }
     }
 }
@@ -182,6 +226,7 @@ impl Policies {
                         changed.push(of);
                     }
                     if built.upgrades || attached.spec != built.spec {
+                        attached.reads = built.engine.reads_messages();
                         attached.engine = built.engine;
                     }
                     attached.methods = methods_of(&built.spec);
@@ -207,6 +252,7 @@ impl Policies {
             id,
             methods: methods_of(&built.spec),
             spec: built.spec,
+            reads: built.engine.reads_messages(),
             engine: built.engine,
             counts: Counts::default(),
         });
@@ -332,7 +378,7 @@ impl Runtime {
     }
 
     /// Has a request pass the policies that it has not passed.
-    fn pass(&mut self, id: RouteId, mut arrived: Arrived) {
+    pub(super) fn pass(&mut self, id: RouteId, mut arrived: Arrived) {
         let now_ns = self.policies.now_ns;
         while let Some(of) = arrived.passed.next() {
             let method = arrived.request.method;
@@ -341,16 +387,17 @@ impl Runtime {
                 arrived.passed.advance();
                 continue;
             };
-            let held = attached.counts.held;
-            let (options, body) = arrived.request.parts_mut();
-            let mut request = PolicyRequest {
-                now_ns,
-                call: arrived.passed.call,
-                method,
-                options,
-                body,
+            let verdict = match attached.reads {
+                false => attached.ask(now_ns, &mut arrived, None),
+                true => match self.ask_reader(of, id, &mut arrived) {
+                    Some(verdict) => verdict,
+                    None => return self.wait_for_schema(id, arrived),
+                },
             };
-            match attached.engine.on_request(&mut request, held) {
+            let Some(attached) = self.policies.get_mut(of) else {
+                continue;
+            };
+            match verdict {
                 Verdict::Pass => {
                     attached.counts.passed += 1;
                     arrived.passed.advance();
@@ -384,6 +431,39 @@ impl Runtime {
             }
         }
         self.forward(id, arrived);
+    }
+
+    /// Asks a policy that looks into requests. `None`: the schema is not there yet.
+    fn ask_reader(&mut self, of: PolicyId, id: RouteId, arrived: &mut Arrived) -> Option<Verdict> {
+        let method = arrived.request.method;
+        let now_ns = self.policies.now_ns;
+        let readable = match self.readable(id, method, now_ns) {
+            Readable::Unasked => {
+                let attached = self.policies.get_mut(of);
+                let path = attached.and_then(|attached| attached.path_of(method));
+                self.ask_for_schema(id, method, path)
+            }
+            readable => readable,
+        };
+        let schema = match readable {
+            Readable::By(schema) => schema,
+            Readable::Later | Readable::Unasked => return None,
+            Readable::Never(status) => return Some(Verdict::Refuse(status)),
+        };
+        let mut scratch = std::mem::take(&mut self.policies.scratch);
+        let verdict = self
+            .policies
+            .get_mut(of)
+            .map(|attached| attached.ask(now_ns, arrived, Some((&schema, &mut scratch))));
+        scratch.trim();
+        self.policies.scratch = scratch;
+        verdict
+    }
+
+    fn wait_for_schema(&mut self, id: RouteId, arrived: Arrived) {
+        if let Some(route) = self.routes.get_mut(id) {
+            route.reading.push(arrived);
+        }
     }
 
     /// Has the requests go on whose time has come, and ends those whose callers have given up. Returns whether there

@@ -22,6 +22,7 @@ use starling_io::PeerId;
 use super::Application;
 use super::identity::Identity;
 use super::links::LinkId;
+use super::reading::KnownMethods;
 use super::streams::Streams;
 use crate::ROOT;
 use crate::datapath::Chain;
@@ -106,6 +107,10 @@ pub(super) struct Route {
     /// The policies that its requests pass.
     pub(super) chain: Chain,
     pub(super) streams: Streams,
+    /// Methods of the server that policies look into, in this session.
+    pub(super) known: KnownMethods,
+    /// Requests that wait for a schema.
+    pub(super) reading: Vec<Arrived>,
     failures: u32,
 }
 
@@ -130,6 +135,8 @@ impl Route {
             local: None,
             chain: Chain::default(),
             streams: Streams::default(),
+            known: KnownMethods::default(),
+            reading: Vec::new(),
             failures: 0,
         }
     }

@@ -169,6 +169,8 @@ impl Runtime {
                 route.is_draining |= drains;
                 if is_opening {
                     route.open(session);
+                    // Another server may have other schemas.
+                    self.asking.forget(&std::mem::take(&mut route.known));
                     for arrived in std::mem::take(&mut route.waiting) {
                         self.admit(id, arrived);
                     }

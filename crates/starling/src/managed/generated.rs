@@ -1408,6 +1408,181 @@ mod __items {
             self
         }
     }
+    #[doc(hidden)]
+    pub static SCHEMA_ADDITION_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.SchemaAddition"),
+        size: 8,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("schema"),
+                    json_name: ::std::borrow::Cow::Borrowed("schema"),
+                    number: 1,
+                    kind: __rt::Kind::Bytes,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0xff74df9b17ebb587,
+    };
+    /// Message `starling.control.SchemaAddition`.
+    #[derive(Clone)]
+    pub struct SchemaAddition {
+        arena: __rt::Arena,
+    }
+    /// A [`SchemaAddition`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct SchemaAdditionView<'a>(__rt::Reader<'a>);
+    /// A [`SchemaAddition`], for writing.
+    pub struct SchemaAdditionMut<'a>(__rt::Writer<'a>);
+    __rt::message!(
+        SchemaAddition, SchemaAdditionView, SchemaAdditionMut, SCHEMA_ADDITION_LAYOUT
+    );
+    impl<'a> SchemaAdditionView<'a> {
+        /// In compact form.
+        #[inline]
+        pub fn schema(self) -> &'a [u8] {
+            self.0.bytes(0)
+        }
+    }
+    impl SchemaAdditionMut<'_> {
+        /// Sets `schema` to a copy.
+        #[inline]
+        pub fn set_schema(&mut self, value: &[u8]) {
+            self.0.set_bytes(0, value, false);
+        }
+        /// Sets `schema` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
+        #[inline]
+        pub fn set_schema_bytes(&mut self, value: __rt::Bytes) {
+            self.0.set_shared(0, value, false);
+        }
+        /// Unsets `schema`.
+        pub fn clear_schema(&mut self) {
+            self.0.clear_reference(0);
+        }
+    }
+    impl SchemaAddition {
+        /// In compact form.
+        #[inline]
+        pub fn schema(&self) -> &'_ [u8] {
+            self.view().schema()
+        }
+        /// Sets `schema` to a copy.
+        #[inline]
+        pub fn set_schema(&mut self, value: &[u8]) {
+            self.as_mut().set_schema(value);
+        }
+        /// Sets `schema` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_schema(mut self, value: &[u8]) -> Self {
+            self.set_schema(value);
+            self
+        }
+        /// Sets `schema` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
+        #[inline]
+        pub fn set_schema_bytes(&mut self, value: __rt::Bytes) {
+            self.as_mut().set_schema_bytes(value);
+        }
+        /// Sets `schema` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_schema_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_schema_bytes(value);
+            self
+        }
+        /// Unsets `schema`.
+        pub fn clear_schema(&mut self) {
+            self.as_mut().clear_schema();
+        }
+    }
+    #[doc(hidden)]
+    pub static KNOWN_METHODS_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.KnownMethods"),
+        size: 8,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("methods"),
+                    json_name: ::std::borrow::Cow::Borrowed("methods"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0xd428de9aff669f59,
+    };
+    /// Message `starling.control.KnownMethods`.
+    #[derive(Clone)]
+    pub struct KnownMethods {
+        arena: __rt::Arena,
+    }
+    /// A [`KnownMethods`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct KnownMethodsView<'a>(__rt::Reader<'a>);
+    /// A [`KnownMethods`], for writing.
+    pub struct KnownMethodsMut<'a>(__rt::Writer<'a>);
+    __rt::message!(
+        KnownMethods, KnownMethodsView, KnownMethodsMut, KNOWN_METHODS_LAYOUT
+    );
+    impl<'a> KnownMethodsView<'a> {
+        /// Paths, in order: /kv.Kv/Get.
+        #[inline]
+        pub fn methods(self) -> __rt::RepeatedView<'a, str> {
+            __rt::RepeatedView::of(self.0, 0)
+        }
+    }
+    impl KnownMethodsMut<'_> {
+        /// `methods`, for writing.
+        #[inline]
+        pub fn methods_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 0)
+        }
+        /// Removes all of `methods`.
+        pub fn clear_methods(&mut self) {
+            self.0.clear_reference(0);
+        }
+    }
+    impl KnownMethods {
+        /// Paths, in order: /kv.Kv/Get.
+        #[inline]
+        pub fn methods(&self) -> __rt::RepeatedView<'_, str> {
+            self.view().methods()
+        }
+        /// `methods`, for writing.
+        #[inline]
+        pub fn methods_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.arena.root(), 0)
+        }
+        /// Removes all of `methods`.
+        pub fn clear_methods(&mut self) {
+            self.as_mut().clear_methods();
+        }
+        /// Adds to `methods`. For building a message in one expression.
+        #[must_use]
+        pub fn with_methods<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <str as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.methods_mut();
+            this.extend(values);
+            self
+        }
+    }
     /// The descriptor of `starling.control.Control`, which peers agree on.
     pub static CONTROL_SERVICE: __rt::ServiceDescriptor = __rt::ServiceDescriptor {
         name: "starling.control.Control",
@@ -1909,9 +2084,29 @@ mod __items {
                 server_streaming: false,
                 idempotent: false,
             },
+            __rt::MethodDescriptor {
+                path: "/starling.control.Operator/AddSchema",
+                id: 0x7fa24177,
+                mode: __rt::Mode::Worker,
+                request: &SCHEMA_ADDITION_LAYOUT,
+                response: &KNOWN_METHODS_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+            __rt::MethodDescriptor {
+                path: "/starling.control.Operator/ListSchemas",
+                id: 0x01e2201d,
+                mode: __rt::Mode::Worker,
+                request: &LIST_REQUEST_LAYOUT,
+                response: &KNOWN_METHODS_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
         ],
-        schema_hash: 0xa8515e0b68ea46bb,
-        schema: b"\x01\x06\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x02\x01\x0b\x01\x08policies\x04\x02\x0b\x01\tdatapaths\x05\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x07\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x06 /starling.control.Operator/Apply\x00\x00\x01!/starling.control.Operator/Attach\x00\x00\x01$/starling.control.Operator/Configure\x00\x00\x01!/starling.control.Operator/Detach\x00\x00\x01\x1f/starling.control.Operator/List\x00\x02\x03\"/starling.control.Operator/Upgrade\x00\x00\x01",
+        schema_hash: 0xb24afe321e9413a3,
+        schema: b"\x01\x08\x1fstarling.control.SchemaAddition\x01\x01\x0c\x00\x06schema\x1dstarling.control.KnownMethods\x01\x01\t\x01\x07methods\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x02\x01\x0b\x01\x08policies\x06\x02\x0b\x01\tdatapaths\x07\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x07\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08$/starling.control.Operator/AddSchema\x00\x00\x01 /starling.control.Operator/Apply\x00\x02\x03!/starling.control.Operator/Attach\x00\x02\x03$/starling.control.Operator/Configure\x00\x02\x03!/starling.control.Operator/Detach\x00\x02\x03\x1f/starling.control.Operator/List\x00\x04\x05&/starling.control.Operator/ListSchemas\x00\x04\x01\"/starling.control.Operator/Upgrade\x00\x02\x03",
         file_descriptor_set: include_bytes!("starling.control.fds"),
     };
     /// For the operator: the service's own user, and root.
@@ -1952,11 +2147,23 @@ mod __items {
             request: __rt::Request<'_, PolicyChange>,
             response: PolicyChangesMut<'_>,
         ) -> ::core::result::Result<(), __rt::Status>;
+        /// Makes methods known, by whose requests policies may decide. Returns them.
+        fn add_schema(
+            &self,
+            request: __rt::Request<'_, SchemaAddition>,
+            response: KnownMethodsMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
+        /// The methods that are known: those that were added, and those that servers have described.
+        fn list_schemas(
+            &self,
+            request: __rt::Request<'_, ListRequest>,
+            response: KnownMethodsMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
     }
     /// Serves `starling.control.Operator` with an implementation of [`Operator`].
     pub struct OperatorServer<__T> {
         service: ::std::sync::Arc<__T>,
-        modes: [__rt::Mode; 6],
+        modes: [__rt::Mode; 8],
     }
     impl<__T: Operator> OperatorServer<__T> {
         /// Serves with `service`; methods run where the `.proto` file says.
@@ -1968,6 +2175,8 @@ mod __items {
             Self {
                 service,
                 modes: [
+                    __rt::Mode::Worker,
+                    __rt::Mode::Worker,
                     __rt::Mode::Worker,
                     __rt::Mode::Worker,
                     __rt::Mode::Worker,
@@ -2089,6 +2298,34 @@ mod __items {
                         request: __rt::Request<'_, PolicyChange>,
                         response: PolicyChangesMut<'_>|
                     { <__T as Operator>::apply(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    SchemaAddition,
+                    KnownMethods,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[6],
+                    self.modes[6],
+                    move |
+                        request: __rt::Request<'_, SchemaAddition>,
+                        response: KnownMethodsMut<'_>|
+                    { <__T as Operator>::add_schema(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    ListRequest,
+                    KnownMethods,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[7],
+                    self.modes[7],
+                    move |
+                        request: __rt::Request<'_, ListRequest>,
+                        response: KnownMethodsMut<'_>|
+                    { <__T as Operator>::list_schemas(&*service, request, response) },
                 );
         }
     }
@@ -2293,6 +2530,66 @@ mod __items {
                     PolicyChanges,
                 >(
                     &OPERATOR_SERVICE.methods[5],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+        /// Makes methods known, by whose requests policies may decide. Returns them.
+        pub fn add_schema(&self, request: &SchemaAddition) -> __C::Call<KnownMethods> {
+            self.caller
+                .unary::<
+                    SchemaAddition,
+                    KnownMethods,
+                >(
+                    &OPERATOR_SERVICE.methods[6],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `add_schema`, with options for this call, which come before the client's.
+        pub fn add_schema_with(
+            &self,
+            request: &SchemaAddition,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<KnownMethods> {
+            self.caller
+                .unary::<
+                    SchemaAddition,
+                    KnownMethods,
+                >(
+                    &OPERATOR_SERVICE.methods[6],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+        /// The methods that are known: those that were added, and those that servers have described.
+        pub fn list_schemas(&self, request: &ListRequest) -> __C::Call<KnownMethods> {
+            self.caller
+                .unary::<
+                    ListRequest,
+                    KnownMethods,
+                >(
+                    &OPERATOR_SERVICE.methods[7],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `list_schemas`, with options for this call, which come before the client's.
+        pub fn list_schemas_with(
+            &self,
+            request: &ListRequest,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<KnownMethods> {
+            self.caller
+                .unary::<
+                    ListRequest,
+                    KnownMethods,
+                >(
+                    &OPERATOR_SERVICE.methods[7],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),

@@ -1,0 +1,300 @@
+//! Requests that policies look into: by the schema of the server that gets them, which the runtime asks it for.
+//!
+//! ```text
+//!  first request of a method ─▶ waits ─▶ Bind to the server ─▶ its schema ─▶ policies read it and those that follow
+//! ```
+//!
+//! So a policy sees values as the server understands them, whatever the application says. A route asks once for each
+//! method and session.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use starling::Message;
+use starling::reflection::{BindRequest, BindResponse, REFLECTION_SERVICE};
+use starling_compress::Algorithm;
+use starling_endpoint::{CallOptions, Code, Encoding, MethodId, Status};
+use starling_io::Clock;
+use starling_message::protobuf;
+use starling_message::{Arena, Reader, validate};
+use starling_policy::{MethodSchema, PolicyMessage};
+
+use super::Runtime;
+use super::routes::RouteId;
+use crate::forwarded::ForwardedRequest;
+use crate::link::{Arrived, Ended};
+
+/// Set in the tags of the service's own calls. Those of forwarded ones are places in a table.
+const OWN_CALL: u64 = 1 << 63;
+/// How long a server may take to describe a method.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// After a failure, calls of the method fail at once for so long.
+const PAUSE_NS: u64 = 1_000_000_000;
+/// The longest request that policies look into, in bytes of memory.
+const MAX_READ: usize = 16 << 20;
+/// Memory beyond it is not kept.
+const MAX_KEPT: usize = 64 << 10;
+
+/// What a route knows of a method of its server.
+#[derive(Debug)]
+pub(super) enum Known {
+    /// The server is asked, by the call with this tag.
+    Asked(u64),
+    Is(Arc<MethodSchema>),
+    /// Requests cannot be looked into, and are refused.
+    Fails {
+        until_ns: u64,
+        status: Status,
+    },
+}
+
+/// What a route knows of its server's methods, in this session.
+pub(super) type KnownMethods = HashMap<MethodId, Known, RandomState>;
+
+/// The schemas that servers are asked for.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    calls: HashMap<u64, Question>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Question {
+    route: RouteId,
+    method: MethodId,
+    path: String,
+}
+
+impl Asking {
+    /// The answers would come too late.
+    pub(super) fn forget(&mut self, known: &KnownMethods) {
+        for known in known.values() {
+            if let Known::Asked(tag) = known {
+                self.calls.remove(tag);
+            }
+        }
+    }
+}
+
+/// Memory for messages that are not read in place.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    unpacked: Vec<u8>,
+    decoded: Vec<u8>,
+}
+
+impl Scratch {
+    pub(super) fn trim(&mut self) {
+        for bytes in [&mut self.unpacked, &mut self.decoded] {
+            if bytes.capacity() > MAX_KEPT {
+                *bytes = Vec::new();
+            }
+        }
+    }
+}
+
+/// How it stands with a request that a policy looks into.
+pub(super) enum Readable {
+    By(Arc<MethodSchema>),
+    /// It has to wait for the schema.
+    Later,
+    Never(Status),
+    /// The server has not been asked, or is to be asked again.
+    Unasked,
+}
+
+impl Runtime {
+    /// Whether requests of a method can be looked into on a route.
+    pub(super) fn readable(&self, id: RouteId, method: MethodId, now_ns: u64) -> Readable {
+        let route = self.routes.get(id);
+        match route.and_then(|route| route.known.get(&method)) {
+            Some(Known::Is(schema)) => Readable::By(Arc::clone(schema)),
+            Some(Known::Asked(_)) => Readable::Later,
+            Some(Known::Fails { until_ns, status }) if now_ns < *until_ns => {
+                Readable::Never(status.clone())
+            }
+            _ => Readable::Unasked,
+        }
+    }
+
+    /// Asks a route's server for its schema of a method, by its path.
+    pub(super) fn ask_for_schema(
+        &mut self,
+        id: RouteId,
+        method: MethodId,
+        path: Option<String>,
+    ) -> Readable {
+        let nameless =
+            || Status::internal("a policy looks into a method that its scope does not name");
+        let asked = path.ok_or_else(nameless);
+        match asked.and_then(|path| self.ask(id, method, path)) {
+            Ok(()) => Readable::Later,
+            Err(status) => Readable::Never(status),
+        }
+    }
+
+    fn ask(&mut self, id: RouteId, method: MethodId, path: String) -> Result<(), Status> {
+        let gone = || Status::unavailable("the service no longer reaches the server");
+        let route = self.routes.get(id).ok_or_else(gone)?;
+        let session = route.session().ok_or_else(gone)?;
+        let link = route.link;
+        let bind = BindRequest::new().with_path(&path).with_this_method(true);
+        let body = bind.to_protobuf();
+        let body = body.map_err(|error| Status::internal(error.to_string()))?;
+        let options = CallOptions {
+            encoding: Encoding::Protobuf,
+            timeout: Some(ANSWER_TIME),
+            ..CallOptions::default()
+        };
+        let request =
+            ForwardedRequest::new(MethodId(REFLECTION_SERVICE.methods[0].id), options, body);
+        self.asking.next += 1;
+        let tag = OWN_CALL | self.asking.next;
+        let entry = self.links.awake(link).ok_or_else(gone)?;
+        let made = entry.link.call(session, request, tag);
+        made.map_err(|error| self.not_made(id, error))?;
+        let question = Question {
+            route: id,
+            method,
+            path,
+        };
+        self.asking.calls.insert(tag, question);
+        if let Some(route) = self.routes.get_mut(id) {
+            route.known.insert(method, Known::Asked(tag));
+        }
+        Ok(())
+    }
+
+    /// Whether a call that is over was one of the service's own. Takes in what it brought.
+    pub(super) fn handle_own(&mut self, ended: Ended) -> Result<(), Ended> {
+        if ended.tag & OWN_CALL == 0 {
+            return Err(ended);
+        }
+        let tag = ended.tag;
+        let Some(question) = self.asking.calls.remove(&tag) else {
+            return Ok(());
+        };
+        let Question {
+            route: id,
+            method,
+            path,
+        } = question;
+        let described = self.described(&path, ended);
+        let until_ns = self.clock.now_ns() + PAUSE_NS;
+        let Some(route) = self.routes.get_mut(id) else {
+            return Ok(());
+        };
+        let known = match described {
+            Ok(schema) => Known::Is(schema),
+            Err(status) => Known::Fails { until_ns, status },
+        };
+        route.known.insert(method, known);
+        let is_ready = |arrived: &mut Arrived| arrived.request.method == method;
+        let ready: Vec<Arrived> = route.reading.extract_if(.., is_ready).collect();
+        for arrived in ready {
+            self.pass(id, arrived);
+        }
+        Ok(())
+    }
+
+    /// The method, as the server has described it.
+    fn described(&self, path: &str, ended: Ended) -> Result<Arc<MethodSchema>, Status> {
+        let failed = |code: Code, problem: &str| {
+            let text = format!(
+                "{path}: a policy of this service looks into requests, and the server cannot be asked for its \
+                 schema: {problem}; the call did not run"
+            );
+            Status::new(code, text)
+        };
+        let response = ended.result.map_err(|status| {
+            let code = match status.code() {
+                code @ (Code::Unimplemented | Code::Unavailable) => code,
+                _ => Code::FailedPrecondition,
+            };
+            failed(code, status.message())
+        })?;
+        let wrong = |problem: String| failed(Code::FailedPrecondition, &problem);
+        let response = BindResponse::from_protobuf(response.body(), 1 << 20);
+        let response = response.map_err(|error| wrong(error.to_string()))?;
+        let schema = self.schemas.describe(path, response.schema());
+        let schema = schema.map_err(wrong)?;
+        match schema.is_streaming() {
+            false => Ok(schema),
+            true => Err(failed(
+                Code::FailedPrecondition,
+                "it is a streaming method, whose items policies cannot read",
+            )),
+        }
+    }
+}
+
+/// A request as a message that a policy may read.
+///
+/// # Errors
+/// The status that refuses it: it is no such message, or too large.
+pub(super) fn open<'a>(
+    schema: &'a MethodSchema,
+    options: &CallOptions,
+    body: &'a [u8],
+    scratch: &'a mut Scratch,
+) -> Result<PolicyMessage<'a>, Status> {
+    let path = schema.path();
+    let too_large = |len: usize| {
+        Status::resource_exhausted(format!(
+            "the request of {path} has {len} bytes, and a policy of this service looks into {MAX_READ} at most; the \
+             call did not run"
+        ))
+    };
+    let malformed = |problem: &dyn std::fmt::Display| {
+        Status::invalid_argument(format!(
+            "the client's request of {path} is malformed: {problem}; the call did not run"
+        ))
+    };
+    let Scratch { unpacked, decoded } = scratch;
+    let body = match options.coding.compressed {
+        None => body,
+        Some(compressed) => {
+            let len = compressed.len as usize;
+            if len > MAX_READ {
+                return Err(too_large(len));
+            }
+            let number = compressed.algorithm;
+            let algorithm = Algorithm::from_number(number).filter(|it| it.is_available());
+            let Some(algorithm) = algorithm else {
+                return Err(Status::unimplemented(format!(
+                    "the request of {path} is compressed by algorithm {number}, which this service does not have, and \
+                     a policy looks into it; the call did not run"
+                )));
+            };
+            unpacked.clear();
+            let done = starling_compress::decompress(algorithm, body, len, unpacked);
+            done.map_err(|error| malformed(&error))?;
+            unpacked
+        }
+    };
+    if body.len() > MAX_READ {
+        return Err(too_large(body.len()));
+    }
+    let layout = schema.request();
+    let message = match options.encoding {
+        Encoding::Native => {
+            validate(layout, body).map_err(|error| malformed(&error))?;
+            body
+        }
+        Encoding::Protobuf => {
+            decoded.clear();
+            let mut arena = Arena::begin(std::mem::take(decoded), layout);
+            let done = protobuf::decode(layout, body, &mut arena, MAX_READ);
+            // The memory is used again, whatever it holds.
+            *decoded = arena.into_parts().0;
+            done.map_err(|error| malformed(&error))?;
+            decoded
+        }
+    };
+    Ok(PolicyMessage {
+        method: schema,
+        reader: Reader::root(message),
+    })
+}
