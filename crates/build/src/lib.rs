@@ -1,6 +1,6 @@
 //! Compiles `.proto` files to Starling messages and stubs, from `build.rs`. No protoc is needed.
 //!
-//! This crate must not be linked into applications: only their `build.rs` uses it.
+//! This crate must not be linked into applications: only their `build.rs` uses it, and tools.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,6 +43,7 @@ mod streaming;
 use std::path::{Path, PathBuf};
 
 pub use error::{Error, Place};
+pub use schema::{schema_of, schemas};
 
 /// Compiles `.proto` files into `OUT_DIR`. They and their imports are searched in `includes`.
 pub fn compile(protos: &[impl AsRef<Path>], includes: &[impl AsRef<Path>]) -> Result<(), Error> {

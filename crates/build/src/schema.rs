@@ -1,12 +1,27 @@
 //! Canonical schemas from descriptors.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use prost_reflect::{FieldDescriptor, Kind as ProtoKind, MessageDescriptor, ServiceDescriptor};
 use starling_message::schema::{FieldSchema, MessageSchema, MethodSchema, Schema};
 use starling_message::{Kind, Shape};
 
 use crate::error::{Error, unsupported};
+use crate::load::load;
+
+/// The schemas of the services in `.proto` files. They and their imports are searched in `includes`.
+///
+/// # Errors
+/// What is wrong with the files, and where.
+pub fn schemas(
+    protos: &[impl AsRef<Path>],
+    includes: &[impl AsRef<Path>],
+) -> Result<Vec<Schema>, Error> {
+    let loaded = load(protos, includes)?;
+    let services = loaded.pool.services();
+    services.map(|service| schema_of(&service)).collect()
+}
 
 /// The schema of one message: the message first, then those it reaches.
 pub(crate) fn of_message(message: &MessageDescriptor) -> Result<Schema, Error> {
@@ -16,7 +31,10 @@ pub(crate) fn of_message(message: &MessageDescriptor) -> Result<Schema, Error> {
 }
 
 /// The schema of a service.
-pub(crate) fn of_service(service: &ServiceDescriptor) -> Result<Schema, Error> {
+///
+/// # Errors
+/// If it has messages that are not supported.
+pub fn schema_of(service: &ServiceDescriptor) -> Result<Schema, Error> {
     let mut methods: Vec<_> = service.methods().collect();
     methods.sort_by_key(method_path);
     let mut walk = Walk::default();

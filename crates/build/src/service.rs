@@ -49,7 +49,7 @@ use starling_message::{Mode, method_id};
 use crate::comments;
 use crate::error::{Error, unsupported};
 use crate::names::{Scope, UsedNames, camel, identifier, shouty, snake};
-use crate::schema::{method_path, of_service};
+use crate::schema::{method_path, schema_of};
 use crate::streaming;
 
 /// Methods of a client that are not calls.
@@ -174,7 +174,7 @@ fn write_descriptor(
     out: &mut String,
 ) -> Result<(), Error> {
     let rt = scope.runtime;
-    let schema = of_service(service)?;
+    let schema = schema_of(service)?;
     let compact = schema.to_bytes();
     if let Err(error) = Schema::parse(&compact) {
         let problem = format!("peers would refuse its schema: {error}; split the service");

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `edit` | policies as they are written on a command line |
 //! | `file` | policies in a file, and the settings of a service |
+//! | `schema` | schemas from files and servers |
 //! | `text` | listings to read |
 
 mod edit;
 pub(crate) mod file;
+pub(crate) mod schema;
 mod text;
 
 use std::path::PathBuf;
@@ -52,6 +54,9 @@ Examples, with `starling service run` in another terminal:
   starling ctl attach searches rate-limit rate=10000 burst=100 --program frontend
   starling ctl attach chaos fault fail=0.01 code=UNAVAILABLE --method kv.Kv/Get
   starling ctl configure searches rate=20000
+  starling ctl schema add hotel.proto
+  starling ctl attach guests access-control \"deny=request.customerName == 'Mallory'\" \
+    --method hotel.Reservation/Make
   starling ctl list
   starling ctl detach searches
   starling ctl apply -f policies.yaml --dry-run";
@@ -108,6 +113,9 @@ enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Methods that policies can look into.
+    #[command(subcommand)]
+    Schema(schema::Command),
 }
 
 const APPLY_HELP: &str = "\
@@ -183,6 +191,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
                 false => text::listing(listing.message()),
             });
         }
+        Command::Schema(command) => return schema::run(&service()?, command),
         Command::Kinds => return output::print(&text::kinds(POLICY_KINDS)),
         Command::Attach { name, kind, edit } => {
             let spec = new(name, kind, edit)?;

@@ -58,6 +58,7 @@ The file of --config may have any of these:
   name: starling
   any_user: false
   policies: []       # as `starling ctl apply` takes them
+  schemas: []        # .proto files of methods that policies look into
 
 Examples:
   starling service run
@@ -81,6 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let file = file.unwrap_or_default();
     if let Some(path) = &run.config {
         config.policies = file.policies(path)?;
+        config.schemas = file.schemas(path)?;
     }
     if let Some(name) = run.name.as_ref().or(file.name.as_ref()) {
         config.name.clone_from(name);

@@ -132,6 +132,57 @@ fn an_operator_adds_changes_and_takes_away_a_policy() {
     assert_eq!(service.list()["policies"], json!([]));
 }
 
+/// The schema comes from a `.proto` file, or from a server.
+#[test]
+fn an_operator_lets_calls_pass_by_their_values() {
+    let proto = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../sample-services/proto/kv.proto"
+    );
+    let server = kv();
+    for from in [proto, server.addresses[0].as_str()] {
+        let service = Service::start("values", &[]);
+        let attach = [
+            "attach",
+            "few",
+            "access-control",
+            "deny=request.limit > 2",
+            "--method",
+            "kv.Kv/Scan",
+        ];
+        let (code, _, error) = service.ctl(&attach);
+        assert!(
+            code != 0 && error.contains("starling ctl schema add"),
+            "{error}"
+        );
+        let added = service.done(&["schema", "add", from]);
+        assert!(added.lines().any(|line| line == "kv.Kv/Scan"), "{added}");
+        assert_eq!(service.done(&["schema", "list"]), added);
+        service.done(&attach);
+        let (code, error) = service.call(&server);
+        assert_eq!(code, 64 + 7, "{error}");
+        service.done(&["configure", "few", "deny=request.limit > 3"]);
+        assert_eq!(service.call(&server).0, 0);
+        let (code, _, error) = service.ctl(&["configure", "few", "deny=request.limits > 3"]);
+        assert!(
+            code != 0 && error.contains("has no field limits"),
+            "{error}"
+        );
+        assert_eq!(service.call(&server).0, 0, "nothing has changed");
+    }
+    let service = Service::start("wrong", &[]);
+    for (from, expected) in [
+        ("/no/such.proto", "no/such.proto"),
+        (
+            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+            "Cargo.toml",
+        ),
+    ] {
+        let (code, _, error) = service.ctl(&["schema", "add", from]);
+        assert!(code == 2 && error.contains(expected), "{code} {error}");
+    }
+}
+
 #[test]
 fn a_file_is_applied_as_a_whole_or_not_at_all() {
     let service = Service::start("apply", &[]);
@@ -165,7 +216,7 @@ fn wrong_use_has_an_exit_status_and_says_what_to_do() {
         (
             &["attach", "a", "nul"][..],
             2,
-            "there are circuit-breaker, fault, null",
+            "there are access-control, circuit-breaker, fault, null",
         ),
         (&["attach", "a", "null", "x"], 2, "expected KEY=VALUE"),
         (&["attach", "a", "null", "x=1"], 2, "unknown field `x`"),

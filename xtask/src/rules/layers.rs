@@ -53,7 +53,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/service",
         &[
-            "endpoint", "io", "io-shm", "io-udp", "io-xdp", "message", "policy", "starling",
+            "compress", "endpoint", "io", "io-shm", "io-udp", "io-xdp", "message", "policy",
+            "starling",
         ],
     ),
     ("crates/dynamic", &["starling"]),

@@ -1,7 +1,7 @@
 //! Policies in a file, and the settings of a service: YAML, of which JSON is a part.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -27,11 +27,25 @@ pub(crate) struct ServiceFile {
     pub(crate) any_user: Option<bool>,
     #[serde(default)]
     policies: Vec<Value>,
+    /// `.proto` files, from the directory of this one.
+    #[serde(default)]
+    schemas: Vec<PathBuf>,
 }
 
 impl ServiceFile {
     pub(crate) fn read(path: &Path) -> Result<Self, CliError> {
         parse(path, &read(path)?)
+    }
+
+    /// The schemas in the files that it names, in compact form.
+    pub(crate) fn schemas(&self, path: &Path) -> Result<Vec<Vec<u8>>, CliError> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let mut schemas = Vec::new();
+        for file in &self.schemas {
+            let read = super::schema::of_file(&directory.join(file), &[])?;
+            schemas.extend(read.iter().map(|schema| schema.to_bytes()));
+        }
+        Ok(schemas)
     }
 
     pub(crate) fn policies(&self, path: &Path) -> Result<Vec<PolicySpec>, CliError> {
