@@ -7,6 +7,7 @@ use crate::endpoint;
 use crate::floor::{cache_line, handover, memcpy, ring, tcp, udp};
 use crate::managed;
 use crate::observe;
+use crate::policies;
 use crate::slo;
 use crate::streams;
 use crate::suite::{LARGE_BYTES, Suite, size_case};
@@ -20,6 +21,7 @@ pub fn of(suite: Suite) -> Vec<Benchmark> {
         Suite::Streams => streams::benchmarks(),
         Suite::Observe => observe::benchmarks(),
         Suite::Managed => managed::benchmarks(),
+        Suite::Policies => policies::benchmarks(),
         _ => endpoint::benchmarks(suite),
     });
     benchmarks
@@ -65,6 +67,7 @@ pub fn floors(suite: Suite) -> Vec<Benchmark> {
         | Suite::Channel
         | Suite::Streams
         | Suite::Observe
-        | Suite::Managed => vec![],
+        | Suite::Managed
+        | Suite::Policies => vec![],
     }
 }

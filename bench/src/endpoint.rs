@@ -125,7 +125,8 @@ pub(crate) fn on<I: Device>(suite: Suite) -> Vec<Benchmark> {
         | Suite::Channel
         | Suite::Streams
         | Suite::Observe
-        | Suite::Managed => vec![],
+        | Suite::Managed
+        | Suite::Policies => vec![],
     }
 }
 

@@ -37,6 +37,7 @@
 //! | `channel`, [`streams`], [`callers`] | benchmarks of what users take, and the threads and tasks that make its calls |
 //! | `observe` | what metrics and traces cost |
 //! | [`managed`] | what it costs that a service makes the calls |
+//! | [`policies`] | what policies of a service cost, and their changes |
 //! | [`kv`] | the load of the key-value demo: Zipf keys, YCSB workloads, the model that checks answers |
 //! | [`veth`] | benchmarks between two network namespaces |
 
@@ -56,6 +57,7 @@ pub mod metric;
 mod observe;
 pub mod pin;
 pub mod placement;
+pub mod policies;
 pub mod process;
 pub mod roles;
 pub mod row;

@@ -10,6 +10,9 @@
 //! The client has the first core, the server the second; services have both, as proxies do that stand beside
 //! (`bench/tonic`). All settings are the defaults, but that a policy `null` is attached to each service.
 
+mod bind;
+mod idle;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use starling::{Channel, Server};
@@ -24,7 +27,7 @@ use crate::device::failed;
 use crate::error::BenchError;
 use crate::metric::Sample;
 use crate::pin::{pin_to, two_cores};
-use crate::process::{RoleProcess, announce, begin_server};
+use crate::process::{RoleProcess, announce, begin_client, begin_server};
 
 /// The name of this system in rows and errors.
 const MANAGED: &str = "managed";
@@ -59,7 +62,11 @@ pub(crate) fn benchmarks() -> Vec<Benchmark> {
             })
         })
     };
-    CALLERS.into_iter().flat_map(of).collect()
+    let calls = CALLERS.into_iter().flat_map(of);
+    calls
+        .chain(bind::benchmarks())
+        .chain([idle::benchmark()])
+        .collect()
 }
 
 /// Runs the process of a role that this module has. `None`: the role is not one of them.
@@ -67,6 +74,12 @@ pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), Bench
     match role {
         SERVICE_ROLE => Some(begin_server(role, arguments).and_then(|rest| serve_service(&rest))),
         SERVER_ROLE => Some(begin_server(role, arguments).and_then(|rest| serve_echo(&rest))),
+        idle::SERVICE_ROLE => {
+            Some(begin_client(role, arguments).and_then(|rest| idle::serve_service(&rest)))
+        }
+        idle::CLIENT_ROLE => {
+            Some(begin_client(role, arguments).and_then(|rest| idle::serve_application(&rest)))
+        }
         _ => None,
     }
 }
@@ -91,13 +104,18 @@ fn measure(context: &Context, services: usize, callers: Callers) -> Result<Sampl
 }
 
 /// Starts a service. Its address is its name.
-fn start_service(context: &Context) -> Result<RoleProcess, BenchError> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("starling-bench-{}-{number}", std::process::id());
+pub(crate) fn start_service(context: &Context) -> Result<RoleProcess, BenchError> {
+    let name = unused_name();
     let cores = [context.cores.client, context.cores.server].map(|core| core.to_string());
     let arguments = [&*name, &*cores[0], &*cores[1]];
     context.launcher.start(SERVICE_ROLE, &arguments)
+}
+
+/// The name of a service that nobody else has.
+fn unused_name() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("starling-bench-{}-{number}", std::process::id())
 }
 
 fn serve_service(arguments: &[String]) -> Result<(), BenchError> {
@@ -144,7 +162,7 @@ mod tests {
     #[test]
     fn each_kind_of_caller_has_a_benchmark_without_and_with_services() {
         let names: Vec<String> = benchmarks().iter().map(ToString::to_string).collect();
-        assert_eq!(names.len(), 3 * CALLERS.len());
+        assert_eq!(names.len(), 3 * CALLERS.len() + 3);
         assert_eq!(names[0], "managed/udp services=0 threads=1");
         assert_eq!(names[8], "managed/udp services=2 current-thread tasks=128");
     }

@@ -39,6 +39,12 @@ pub enum Metric {
     OfAlone,
     /// The rate of calls that are observed, of that of calls that are not.
     OfUnobserved,
+    /// The rate of calls with something in their way, of that of the same calls without.
+    OfPlain,
+    /// The longest time without an answer, ns.
+    Gap,
+    /// By how much that is longer than without what is measured, ns.
+    LongerGap,
     /// From the first of many calls at once to the end of the last one, ns.
     Slowest,
     /// Processor time of a process, in percent of one core.
@@ -86,6 +92,9 @@ impl Metric {
             Self::Busy => "server busy",
             Self::OfAlone => "p99 of alone",
             Self::OfUnobserved => "of unobserved",
+            Self::OfPlain => "of plain",
+            Self::Gap => "gap",
+            Self::LongerGap => "longer gap",
             Self::Slowest => "slowest",
             Self::OfCore => "of a core",
             Self::Cost => "cost",
@@ -106,12 +115,14 @@ impl Metric {
             | Self::HeldLonger
             | Self::Cost
             | Self::Slowest
+            | Self::Gap
+            | Self::LongerGap
             | Self::Stage(_)
             | Self::StagesSum
             | Self::RoundTrip
             | Self::Stamps => "ns",
             Self::ThroughputUnderSlo => "of capacity",
-            Self::OfIdeal | Self::Busy | Self::OfCore | Self::OfUnobserved => "%",
+            Self::OfIdeal | Self::Busy | Self::OfCore | Self::OfUnobserved | Self::OfPlain => "%",
             Self::OfAlone => "",
             Self::Tail { .. } => "mean service times",
             Self::Rate => "per_s",

@@ -8,6 +8,7 @@ use crate::floor::{tcp, udp, xdp};
 use crate::kv::starling_roles;
 use crate::managed;
 use crate::observe;
+use crate::policies;
 use crate::process::begin_server;
 use crate::slo;
 use crate::streams;
@@ -27,6 +28,7 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
                 .or_else(|| streams::serve(role, arguments))
                 .or_else(|| observe::serve(role, arguments))
                 .or_else(|| managed::serve(role, arguments))
+                .or_else(|| policies::serve(role, arguments))
                 .or_else(|| starling_roles::serve(role, arguments));
         }
     };

@@ -50,11 +50,14 @@ pub enum Suite {
     /// What it costs that a service makes the calls, beside the same callers without one, and beside tonic, alone
     /// and between two proxies: see [`crate::managed`].
     Managed,
+    /// What policies of a service cost the calls that pass them, and what it costs to change them live: see
+    /// [`crate::policies`].
+    Policies,
 }
 
 impl Suite {
     /// Every suite, in the order in which `all` runs them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Rtt,
         Self::Rate,
         Self::Large,
@@ -68,6 +71,7 @@ impl Suite {
         Self::Streams,
         Self::Observe,
         Self::Managed,
+        Self::Policies,
     ];
 
     /// Its name on the command line and in rows.
@@ -86,6 +90,7 @@ impl Suite {
             Self::Streams => "streams",
             Self::Observe => "observe",
             Self::Managed => "managed",
+            Self::Policies => "policies",
         }
     }
 
@@ -107,6 +112,7 @@ impl Suite {
             Self::Streams => "streams of items each way, and the memory of an idle stream",
             Self::Observe => "the rate of 32-byte calls with metrics or traces, of that without",
             Self::Managed => "32-byte calls through services of their hosts, and through proxies",
+            Self::Policies => "reservations through a service, with policies and without",
         }
     }
 }

@@ -78,7 +78,8 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
         | Suite::Channel
         | Suite::Streams
         | Suite::Observe
-        | Suite::Managed => return vec![],
+        | Suite::Managed
+        | Suite::Policies => return vec![],
         Suite::Breakdown => {}
         Suite::Slo => benchmarks = slo::benchmarks_over_veth(),
     }

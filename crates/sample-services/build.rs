@@ -2,7 +2,12 @@
 
 fn main() -> Result<(), starling_build::Error> {
     starling_build::compile(
-        &["proto/echo.proto", "proto/kv.proto", "proto/slow.proto"],
+        &[
+            "proto/echo.proto",
+            "proto/hotel.proto",
+            "proto/kv.proto",
+            "proto/slow.proto",
+        ],
         &["proto"],
     )
 }

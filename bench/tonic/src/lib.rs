@@ -42,7 +42,8 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
         | Suite::Dispatch
         | Suite::Slo
         | Suite::Interference
-        | Suite::Observe => vec![],
+        | Suite::Observe
+        | Suite::Policies => vec![],
     }
 }
 

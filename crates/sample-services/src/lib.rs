@@ -4,10 +4,12 @@
 //! | module | holds |
 //! |---|---|
 //! | [`echo`] | the server of `bench.Echo` |
+//! | [`hotel`] | the server of `hotel.Reservation`, for benchmarks only |
 //! | [`kv`] | the server of `kv.Kv`, and its store |
 //! | [`slow`] | the server of `slow.Slow`, for benchmarks only |
 
 pub mod echo;
+pub mod hotel;
 pub mod kv;
 pub mod slow;
 
@@ -16,6 +18,10 @@ pub mod api {
     /// Package `bench`.
     pub mod bench {
         starling::include_proto!("bench");
+    }
+    /// Package `hotel`.
+    pub mod hotel {
+        starling::include_proto!("hotel");
     }
     /// Package `kv`.
     pub mod kv {

@@ -40,6 +40,7 @@ mod service;
 const ROOT: u32 = 0;
 
 pub use error::ServiceError;
+pub use schemas::Schemas;
 pub use service::{Service, ServiceConfig};
 pub use starling_policy::{
     KINDS as POLICY_KINDS, Kind as PolicyKind, PolicySpec, parse_list as parse_policies,

@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 256 << 10;
 
 /// See the head of this file. Shared by runtimes and the operator's threads.
 #[derive(Debug, Default)]
-pub(crate) struct Schemas(Mutex<Tables>);
+pub struct Schemas(Mutex<Tables>);
 
 #[derive(Debug, Default)]
 struct Tables {
@@ -28,7 +28,10 @@ struct Tables {
 
 impl Schemas {
     /// Makes all methods of a schema known, in place of those of the same paths. Returns their paths.
-    pub(crate) fn add(&self, schema: &[u8]) -> Result<Vec<String>, Status> {
+    ///
+    /// # Errors
+    /// If it is no schema, or there are too many methods.
+    pub fn add(&self, schema: &[u8]) -> Result<Vec<String>, Status> {
         let wrong = |error: SchemaError| Status::invalid_argument(format!("the schema: {error}"));
         let schema = Schema::parse(schema).map_err(wrong)?;
         let methods = MethodSchema::all_of(&schema).map_err(wrong)?;
@@ -51,7 +54,7 @@ impl Schemas {
     }
 
     /// The method of this path that was added, or that a server has described.
-    pub(crate) fn find(&self, path: &str) -> Option<Arc<MethodSchema>> {
+    pub fn find(&self, path: &str) -> Option<Arc<MethodSchema>> {
         let (tables, id) = (self.0.lock(), method_id(path));
         let mut found = [&tables.added, &tables.described].into_iter();
         let found = found.find_map(|table| table.get(&id));
@@ -59,7 +62,7 @@ impl Schemas {
     }
 
     /// The paths of all, in order.
-    pub(crate) fn paths(&self) -> Vec<String> {
+    pub fn paths(&self) -> Vec<String> {
         let tables = self.0.lock();
         let all = tables.added.values().chain(tables.described.values());
         let mut paths: Vec<_> = all.map(|method| method.path().to_owned()).collect();
@@ -72,7 +75,7 @@ impl Schemas {
     ///
     /// # Errors
     /// If that is no schema with this method.
-    pub(crate) fn describe(&self, path: &str, schema: &[u8]) -> Result<Arc<MethodSchema>, String> {
+    pub fn describe(&self, path: &str, schema: &[u8]) -> Result<Arc<MethodSchema>, String> {
         if schema.len() > MAX_BYTES {
             return Err(format!(
                 "it has {} bytes, and {MAX_BYTES} are taken at most",

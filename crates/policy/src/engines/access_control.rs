@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
 use serde::Deserialize;
 use starling_call::Status;
 
@@ -30,7 +31,7 @@ pub(crate) struct AccessControl {
     allow: Option<Ast>,
     deny: Option<Ast>,
     /// By the number of a method's schema.
-    compiled: HashMap<u64, Result<Conditions, String>>,
+    compiled: HashMap<u64, Result<Conditions, String>, RandomState>,
 }
 
 /// The conditions for one method.
@@ -59,7 +60,7 @@ impl AccessControl {
         Ok(Self {
             allow: parse("allow", settings.allow)?,
             deny: parse("deny", settings.deny)?,
-            compiled: HashMap::new(),
+            compiled: HashMap::default(),
         })
     }
 

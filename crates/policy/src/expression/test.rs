@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use foldhash::fast::RandomState;
 use starling_call::Metadata;
 use starling_message::reflect::{self, ValueRef};
 use starling_message::{FieldRef, Reader, Shape};
@@ -34,7 +35,7 @@ pub(crate) enum Test {
     /// In order.
     IntIn(Int, Vec<i128>),
     FloatIn(Float, Vec<f64>),
-    TextIn(Text, HashSet<Vec<u8>>),
+    TextIn(Text, HashSet<Vec<u8>, RandomState>),
     IntAmong(Int, Path),
     FloatAmong(Float, Path),
     TextAmong(Text, Path),

@@ -1,0 +1,272 @@
+//! What policies of a service cost the calls that pass them, and what it costs to change them live (mRPC, figures 6
+//! and 7).
+//!
+//! ```text
+//!  benchmark ── attach, detach ──▶ service          turns of 20 ms: without, with, with, without, ...
+//!  callers ─── calls, always ────▶ service ──▶ server of hotel.Reservation
+//! ```
+//!
+//! Callers call without a break, 128 at once; the policy comes and goes under them, so that nothing else differs
+//! between the turns. One request of 100 has a customer whom the access control refuses; only the others count.
+//!
+//! The case `live` has two applications, with 4 calls at once each. A policy of the first one is attached, configured,
+//! upgraded and detached, a hundred times each. A call that fails ends the benchmark.
+
+mod load;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use starling::managed::{OperatorClient, PolicyChange, SchemaAddition};
+use starling::{CallOptions, Channel, Server};
+use starling_sample_services::api::hotel::RESERVATION_SERVICE;
+use starling_sample_services::hotel;
+
+use self::load::Load;
+use crate::benchmark::{Benchmark, Context};
+use crate::device::failed;
+use crate::error::BenchError;
+use crate::managed::start_service;
+use crate::metric::{Metric, Sample};
+use crate::process::{RoleProcess, announce, begin_client, begin_server};
+
+/// Role of a server. Its argument: the name of its service.
+const SERVER_ROLE: &str = "starling-hotel";
+/// Role of a client. Its arguments: the name of its service, and the server. A line of its input asks for its counts
+/// since the last one.
+const CLIENT_ROLE: &str = "starling-guest";
+
+/// The system in rows.
+const MANAGED: &str = "managed";
+
+const TURN: Duration = Duration::from_millis(20);
+/// From a change of policies to the turn that it is for.
+const SETTLE: Duration = Duration::from_millis(2);
+/// Calls at once.
+const IN_FLIGHT: usize = 128;
+const IN_FLIGHT_LIVE: usize = 4;
+/// How often each change is made.
+const CHANGES: usize = 100;
+/// How long the callers are watched around a change.
+const WATCHED: Duration = Duration::from_millis(5);
+
+/// The policies that are measured, and their settings.
+const POLICIES: [(&str, &str); 3] = [
+    ("null", "{}"),
+    ("rate-limit", "{}"),
+    (
+        "access-control",
+        r#"{"deny": "request.customerName in ['Mallory', 'Trudy']"}"#,
+    ),
+];
+
+pub(crate) fn benchmarks() -> Vec<Benchmark> {
+    let cost = POLICIES.map(|(kind, settings)| {
+        Benchmark::new("udp", MANAGED, kind, move |context| {
+            cost(context, kind, settings)
+        })
+    });
+    let live = Benchmark::new("udp", MANAGED, "live", live);
+    cost.into_iter().chain([live]).collect()
+}
+
+/// Runs the process of a role that this module has. `None`: the role is not one of them.
+pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
+    match role {
+        SERVER_ROLE => Some(begin_server(role, arguments).and_then(|rest| serve_hotel(&rest))),
+        CLIENT_ROLE => Some(begin_client(role, arguments).and_then(|rest| load::serve(&rest))),
+        _ => None,
+    }
+}
+
+fn serve_hotel(arguments: &[String]) -> Result<(), BenchError> {
+    let [service] = arguments else {
+        return Err(bad(SERVER_ROLE, "expected the name of a service"));
+    };
+    let builder = Server::builder()
+        .managed_by(service)
+        .add_service(hotel::server());
+    let server = builder.bind("udp://127.0.0.1:0").map_err(failed)?.build();
+    let server = server.map_err(failed)?.spawn().map_err(failed)?;
+    announce(server.address())?;
+    server.wait().map(drop).map_err(failed)
+}
+
+fn bad(role: &str, why: &str) -> BenchError {
+    BenchError::BadRoleArguments {
+        role: role.into(),
+        why: why.into(),
+    }
+}
+
+/// The operator of a service.
+struct Operator(OperatorClient<Channel>);
+
+impl Operator {
+    /// One that has made the schema known.
+    fn of(service: &RoleProcess) -> Result<Self, BenchError> {
+        let address = format!("shm://{}.control", service.address());
+        let channel = Channel::builder(&address).direct().lazy().map_err(failed)?;
+        let options = CallOptions::with_timeout(Duration::from_secs(10));
+        let client = OperatorClient::new(channel).with_options(options);
+        let schema = SchemaAddition::new().with_schema(RESERVATION_SERVICE.schema);
+        client.add_schema(&schema).wait().map_err(failed)?;
+        Ok(Self(client))
+    }
+
+    fn attach(&self, policy: &str) -> Result<(), BenchError> {
+        let change = PolicyChange::new().with_what(policy);
+        self.0.attach(&change).wait().map(drop).map_err(failed)
+    }
+
+    fn detach(&self, name: &str) -> Result<(), BenchError> {
+        let change = PolicyChange::new().with_what(name);
+        self.0.detach(&change).wait().map(drop).map_err(failed)
+    }
+
+    /// One of the changes of the case `live`.
+    fn change(&self, number: usize, process: u32) -> Result<(), BenchError> {
+        let policy = |burst: usize| {
+            format!(
+                r#"{{"name":"live","kind":"rate-limit","for":{{"process":{process}}},"settings":{{"burst":{burst}}}}}"#
+            )
+        };
+        let upgraded = PolicyChange::new().with_what("live");
+        match number % 4 {
+            0 => self.attach(&policy(1)),
+            1 => {
+                let change = PolicyChange::new().with_what(&policy(2));
+                self.0.configure(&change).wait().map(drop).map_err(failed)
+            }
+            2 => self.0.upgrade(&upgraded).wait().map(drop).map_err(failed),
+            _ => self.detach("live"),
+        }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The rate with a policy, of that without, in turns.
+fn cost(context: &Context, kind: &str, settings: &str) -> Result<Sample, BenchError> {
+    let service = start_service(context)?;
+    let operator = Operator::of(&service)?;
+    // That of all managed benchmarks.
+    operator.detach("nothing")?;
+    operator.detach("nothing-there")?;
+    let server = context.launcher.start(SERVER_ROLE, &[service.address()])?;
+    let policy = format!(
+        r#"{{"name":"measured","kind":"{kind}","for":{{"methods":["hotel.Reservation/Make"]}},"settings":{settings}}}"#
+    );
+    let load = Load::start(service.address(), server.address(), IN_FLIGHT)?;
+    let rate_in_turn = |with: bool| {
+        if with {
+            operator.attach(&policy)?;
+        }
+        sleep(SETTLE);
+        load.take()?;
+        let begun = Instant::now();
+        sleep(TURN);
+        let passed = load.take()?.passed as f64;
+        let rate = passed / begun.elapsed().as_secs_f64();
+        if with {
+            operator.detach("measured")?;
+        }
+        Ok::<f64, BenchError>(rate)
+    };
+    rate_in_turn(true)?;
+    let until = Instant::now() + Duration::from_secs_f64(context.seconds);
+    let (mut ratios, mut costs, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    while ratios.len() < 5 || Instant::now() < until {
+        let mut pair = [0.0; 2];
+        for with in [[false, true], [true, false]][ratios.len() % 2] {
+            pair[usize::from(with)] = rate_in_turn(with)?;
+        }
+        let [without, with] = pair;
+        ratios.push(with / without * 100.0);
+        costs.push((1.0 / with - 1.0 / without) * 1e9);
+        rates.push(with);
+    }
+    load.stop()?;
+    Ok(vec![
+        (Metric::Rate, median(rates)),
+        (Metric::OfPlain, median(ratios)),
+        (Metric::Cost, median(costs)),
+    ])
+}
+
+/// Two applications, of which one has its policies changed.
+fn live(context: &Context) -> Result<Sample, BenchError> {
+    let service = start_service(context)?;
+    let operator = Operator::of(&service)?;
+    let server = context.launcher.start(SERVER_ROLE, &[service.address()])?;
+    let start = || {
+        let arguments = [service.address(), server.address()];
+        context.launcher.start_client(CLIENT_ROLE, &arguments)
+    };
+    let (mut changed, mut other) = (start()?, start()?);
+    let process = changed.pid();
+    let (mut gaps, mut plain_gaps, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..4 * CHANGES {
+        let mut passed = [0.0; 2];
+        for with in [[false, true], [true, false]][number % 2] {
+            load::ask(&mut changed)?;
+            load::ask(&mut other)?;
+            let begun = Instant::now();
+            if with {
+                operator.change(number, process)?;
+            }
+            sleep(WATCHED.saturating_sub(begun.elapsed()));
+            let gap_ns = load::ask(&mut changed)?.gap_ns as f64;
+            if with { &mut gaps } else { &mut plain_gaps }.push(gap_ns);
+            let of_other = load::ask(&mut other)?.passed as f64;
+            passed[usize::from(with)] = of_other / begun.elapsed().as_secs_f64();
+        }
+        ratios.push(passed[1] / passed[0] * 100.0);
+    }
+    let more_ns = median(gaps.clone()) - median(plain_gaps);
+    Ok(vec![
+        (Metric::Gap, median(gaps)),
+        (Metric::LongerGap, more_ns),
+        (Metric::OfPlain, median(ratios)),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_policy_has_a_benchmark_and_can_be_attached() {
+        let names: Vec<_> = benchmarks().iter().map(ToString::to_string).collect();
+        assert_eq!(names.len(), POLICIES.len() + 1);
+        assert_eq!(names[0], "managed/udp null");
+        assert_eq!(names[3], "managed/udp live");
+        for (kind, settings) in POLICIES {
+            let policy = format!(
+                r#"[{{"name":"a","kind":"{kind}","for":{{"methods":["a.A/B"]}},"settings":{settings}}}]"#
+            );
+            assert!(
+                starling_service::parse_policies(&policy).is_ok(),
+                "{policy}"
+            );
+        }
+    }
+
+    #[test]
+    fn roles_want_their_arguments_and_others_are_left_alone() {
+        assert!(serve("somebody-else", &[]).is_none());
+        let error = serve_hotel(&[]).unwrap_err();
+        assert!(error.to_string().contains(SERVER_ROLE), "{error}");
+        let error = load::serve(&[]).unwrap_err();
+        assert!(error.to_string().contains(CLIENT_ROLE), "{error}");
+    }
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(Vec::new()), 0.0);
+    }
+}

@@ -1,0 +1,194 @@
+//! Callers that call without a break, and are asked what they have done.
+
+use std::io::{BufRead, Write, stdin, stdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use futures::future::join_all;
+use parking_lot::Mutex;
+use starling::{Channel, Code};
+use starling_sample_services::api::hotel::{ReservationClient, ReservationRequest};
+
+use super::{CLIENT_ROLE, IN_FLIGHT_LIVE, bad};
+use crate::callers::Flavor;
+use crate::device::failed;
+use crate::error::BenchError;
+use crate::process::{RoleProcess, announce};
+
+/// One request of so many has a customer who is refused.
+const ONE_OF: u64 = 100;
+const HOTEL: &str = "ritz";
+
+/// What callers have done since they were asked last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Calls of customers who may.
+    pub(super) passed: u64,
+    /// The longest time without an answer, ns.
+    pub(super) gap_ns: u64,
+}
+
+struct Shared {
+    begun: Instant,
+    /// When the last answer came, since then.
+    last_ns: AtomicU64,
+    passed: AtomicU64,
+    gap_ns: AtomicU64,
+    is_over: AtomicBool,
+    failure: Mutex<Option<BenchError>>,
+}
+
+impl Shared {
+    fn new() -> Self {
+        Self {
+            begun: Instant::now(),
+            last_ns: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            gap_ns: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        }
+    }
+
+    /// A call is over.
+    fn count(&self, may: bool) {
+        let now_ns = self.begun.elapsed().as_nanos() as u64;
+        let last_ns = self.last_ns.swap(now_ns, Ordering::Relaxed);
+        self.gap_ns
+            .fetch_max(now_ns.saturating_sub(last_ns), Ordering::Relaxed);
+        self.passed.fetch_add(u64::from(may), Ordering::Relaxed);
+    }
+}
+
+/// Callers in a thread of this process.
+pub(super) struct Load {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    /// So many calls at once, until it is stopped.
+    pub(super) fn start(service: &str, server: &str, in_flight: usize) -> Result<Self, BenchError> {
+        let channel = Channel::builder(server).managed_by(service).lazy();
+        let client = ReservationClient::new(channel.map_err(failed)?);
+        let shared = Arc::new(Shared::new());
+        let own = Arc::clone(&shared);
+        let run = move || {
+            if let Err(error) = call_on(&client, &own, in_flight) {
+                *own.failure.lock() = Some(error);
+            }
+        };
+        let thread = std::thread::Builder::new().name("callers".into());
+        let thread = thread
+            .spawn(run)
+            .map_err(BenchError::io("starting a thread"))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// What was done since this was asked last.
+    pub(super) fn take(&self) -> Result<Counts, BenchError> {
+        match self.shared.failure.lock().take() {
+            Some(error) => Err(error),
+            None => Ok(Counts {
+                passed: self.shared.passed.swap(0, Ordering::Relaxed),
+                gap_ns: self.shared.gap_ns.swap(0, Ordering::Relaxed),
+            }),
+        }
+    }
+
+    pub(super) fn stop(mut self) -> Result<(), BenchError> {
+        self.end();
+        self.take().map(drop)
+    }
+
+    fn end(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("callers do not panic");
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Serves a benchmark that asks how its calls go. See [`CLIENT_ROLE`].
+pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
+    let [service, server] = arguments else {
+        return Err(bad(CLIENT_ROLE, "expected a service and an address"));
+    };
+    let load = Load::start(service, server, IN_FLIGHT_LIVE)?;
+    announce(server)?;
+    for line in stdin().lock().lines() {
+        line.map_err(BenchError::io("reading from the benchmark"))?;
+        let Counts { passed, gap_ns } = load.take()?;
+        writeln!(stdout(), "{passed} {gap_ns}")
+            .map_err(BenchError::io("writing to the benchmark"))?;
+    }
+    load.stop()
+}
+
+/// Asks such a process.
+pub(super) fn ask(client: &mut RoleProcess) -> Result<Counts, BenchError> {
+    client.write_line("")?;
+    let said = client.read_line()?;
+    let numbers: Vec<u64> = said.split(' ').filter_map(|it| it.parse().ok()).collect();
+    let [passed, gap_ns] = numbers[..] else {
+        return Err(client.unexpected(&said));
+    };
+    Ok(Counts { passed, gap_ns })
+}
+
+fn call_on(
+    client: &ReservationClient<Channel>,
+    shared: &Arc<Shared>,
+    in_flight: usize,
+) -> Result<(), BenchError> {
+    let one = |caller: u64| {
+        let (client, shared) = (client.clone(), Arc::clone(shared));
+        async move {
+            let mut number = caller;
+            while !shared.is_over.load(Ordering::Relaxed) {
+                number += 1;
+                let may = !number.is_multiple_of(ONE_OF);
+                call(&client, may).await?;
+                shared.count(may);
+            }
+            Ok::<_, BenchError>(())
+        }
+    };
+    let runtime = Flavor::CurrentThread.runtime()?;
+    let tasks: Vec<_> = (0..in_flight as u64)
+        .map(|caller| runtime.spawn(one(caller)))
+        .collect();
+    let ended = runtime.block_on(join_all(tasks));
+    ended
+        .into_iter()
+        .try_for_each(|task| task.expect("no panic"))
+}
+
+/// Makes a reservation, and checks the answer.
+async fn call(client: &ReservationClient<Channel>, may: bool) -> Result<(), BenchError> {
+    let mut request = ReservationRequest::new()
+        .with_customer_name(if may { "Alice" } else { "Mallory" })
+        .with_in_date("2015-04-09")
+        .with_out_date("2015-04-10")
+        .with_room_number(1);
+    request.hotel_id_mut().push(HOTEL);
+    match client.make(&request).await {
+        Ok(response) => match response.message().hotel_id().iter().eq([HOTEL]) {
+            true => Ok(()),
+            false => Err(failed("another hotel was confirmed")),
+        },
+        Err(status) if !may && status.code() == Code::PermissionDenied => Ok(()),
+        Err(status) => Err(failed(status)),
+    }
+}
