@@ -44,6 +44,9 @@ pub enum Verdict {
     /// It goes on to the next engine at this time, in nanoseconds of the service's clock. If the policy is detached
     /// meanwhile, at once.
     Hold(u64),
+    /// It goes on to the next engine behind the requests that do not wait, a few each round of the service. If the
+    /// policy is detached meanwhile, at once.
+    Behind,
     /// The call ends with this status. It did not run.
     Refuse(Status),
 }

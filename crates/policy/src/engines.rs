@@ -5,6 +5,7 @@ pub(crate) mod circuit_breaker;
 pub(crate) mod fault;
 pub(crate) mod null;
 pub(crate) mod rate_limit;
+pub(crate) mod small_first;
 pub(crate) mod timeout;
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::engine::PolicyEngine;
-use crate::engines::{access_control, circuit_breaker, fault, null, rate_limit, timeout};
+use crate::engines::{
+    access_control, circuit_breaker, fault, null, rate_limit, small_first, timeout,
+};
 use crate::spec::SpecError;
 
 /// A kind of policies.
@@ -50,6 +52,12 @@ pub const KINDS: &[Kind] = &[
         summary: "lets so many calls a second pass (token bucket); others wait in a queue, then are refused",
         example: r#"{"rate": 10000, "burst": 100, "queue": 1000}"#,
         build: |settings| build(settings, rate_limit::RateLimit::new),
+    },
+    Kind {
+        name: "small-first",
+        summary: "lets small requests of all applications pass before large ones",
+        example: r#"{"small": 1024}"#,
+        build: |settings| build(settings, small_first::SmallFirst::new),
     },
     Kind {
         name: "timeout",

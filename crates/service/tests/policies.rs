@@ -409,3 +409,35 @@ fn held_calls_are_asked_again_and_end_with_their_server() {
         held(0);
     });
 }
+
+/// Large requests go behind small ones, and all of them go on: also those whose policy is taken away.
+#[test]
+fn large_requests_go_on_behind_small_ones() {
+    let mesh = Mesh::start();
+    let operator = Operator::of(&mesh);
+    let server = echo_at("udp://127.0.0.1:0");
+    let client = EchoClient::new(mesh.channel(server.address()));
+    echo(&client).expect("no policy");
+    operator.attach(r#"{"name":"qos","kind":"small-first"}"#);
+    let call = |bytes: usize| {
+        let call = client.sink(&Payload::new().with_data(&vec![7; bytes]));
+        async move { call.await.map(drop) }
+    };
+    let sizes = [40_000, 32].repeat(40);
+    let all = |sizes: &[usize]| {
+        let calls = futures::future::join_all(sizes.iter().map(|bytes| call(*bytes)));
+        for result in starling::block_on(calls) {
+            result.expect("it goes on");
+        }
+    };
+    all(&sizes);
+    assert_eq!(operator.counts()[0].1, [80, 40, 0, 0]);
+    std::thread::scope(|scope| {
+        let calls = scope.spawn(|| (0..5).for_each(|_| all(&sizes)));
+        for _ in 0..5 {
+            operator.detach("qos");
+            operator.attach(r#"{"name":"qos","kind":"small-first"}"#);
+        }
+        calls.join().expect("no call fails");
+    });
+}

@@ -53,7 +53,7 @@ pub(crate) fn end(engine: &mut impl PolicyEngine, call: u64, now_ns: u64, code: 
 pub(crate) fn refusal(verdict: Verdict) -> Option<Code> {
     match verdict {
         Verdict::Refuse(status) => Some(status.code()),
-        Verdict::Pass | Verdict::Hold(_) => None,
+        Verdict::Pass | Verdict::Hold(_) | Verdict::Behind => None,
     }
 }
 

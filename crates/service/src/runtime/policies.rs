@@ -61,6 +61,15 @@ pub(crate) struct Counts {
     pub(crate) held: usize,
 }
 
+impl Counts {
+    /// A request passes that has to wait.
+    fn hold(&mut self) {
+        self.passed += 1;
+        self.delayed += 1;
+        self.held += 1;
+    }
+}
+
 struct Attached {
     id: u32,
     spec: PolicySpec,
@@ -115,8 +124,13 @@ impl Attached {
     }
 }
 
-/// When a request is due, and its number among those that are due then: the first comes first.
+/// When a request is due, and its number among those that are due then: the first comes first. Those that go behind
+/// others are due at 0.
 type HeldKey = (u64, u64);
+/// The first key of requests that do not go behind others.
+const FIRST_TIMED: HeldKey = (1, 0);
+/// So many bytes of requests go on each round that go behind others, and at least one request.
+const BYTES_BEHIND: usize = 64 << 10;
 
 /// A request that a policy holds back.
 struct Held {
@@ -298,21 +312,23 @@ impl Policies {
 
     /// Takes out a request whose time has come, or whose caller has given up.
     fn take_over(&mut self) -> Option<Held> {
-        loop {
-            match self.given_up.pop() {
-                // It may have gone on already.
-                Some(key) => match self.take(key) {
-                    Some(held) => return Some(held),
-                    None => continue,
-                },
-                None if self.due_ns()? <= self.now_ns => {
-                    let (key, _) = self.held.first_key_value()?;
-                    let key = *key;
-                    return self.take(key);
-                }
-                None => return None,
+        while let Some(key) = self.given_up.pop() {
+            // It may have gone on already.
+            if let Some(held) = self.take(key) {
+                return Some(held);
             }
         }
+        let (key, _) = self.held.range(FIRST_TIMED..).next()?;
+        match *key {
+            key if key.0 <= self.now_ns => self.take(key),
+            _ => None,
+        }
+    }
+
+    /// Takes out a request that goes behind all others.
+    fn take_behind(&mut self) -> Option<Held> {
+        let (key, _) = self.held.range(..FIRST_TIMED).next()?;
+        self.take(*key)
     }
 
     /// Takes out the requests that are held for a reason, in order.
@@ -403,22 +419,18 @@ impl Runtime {
                     arrived.passed.advance();
                 }
                 Verdict::Hold(until_ns) => {
-                    attached.counts.passed += 1;
-                    attached.counts.delayed += 1;
-                    attached.counts.held += 1;
+                    attached.counts.hold();
                     // It has decided: the request goes on with the next one, at its deadline to hear that it is over.
                     let deadline = arrived.request.options.timeout;
                     let deadline_ns = deadline.map_or(u64::MAX, |timeout| {
                         now_ns.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
                     });
-                    arrived.passed.advance();
-                    let held = Held {
-                        by: of,
-                        since_ns: now_ns,
-                        route: id,
-                        arrived,
-                    };
-                    return self.policies.hold(until_ns.min(deadline_ns), held);
+                    let until_ns = until_ns.min(deadline_ns).max(FIRST_TIMED.0);
+                    return self.hold(id, of, until_ns, arrived);
+                }
+                Verdict::Behind => {
+                    attached.counts.hold();
+                    return self.hold(id, of, 0, arrived);
                 }
                 Verdict::Refuse(status) => {
                     attached.counts.refused += 1;
@@ -431,6 +443,18 @@ impl Runtime {
             }
         }
         self.forward(id, arrived);
+    }
+
+    /// A policy holds a request, until a time.
+    fn hold(&mut self, route: RouteId, by: PolicyId, until_ns: u64, mut arrived: Arrived) {
+        arrived.passed.advance();
+        let held = Held {
+            by,
+            since_ns: self.policies.now_ns,
+            route,
+            arrived,
+        };
+        self.policies.hold(until_ns, held);
     }
 
     /// Asks a policy that looks into requests. `None`: the schema is not there yet.
@@ -475,6 +499,14 @@ impl Runtime {
         let mut any = false;
         while let Some(held) = self.policies.take_over() {
             any = true;
+            self.resume(held);
+        }
+        let mut bytes = 0;
+        while bytes < BYTES_BEHIND
+            && let Some(held) = self.policies.take_behind()
+        {
+            any = true;
+            bytes += held.arrived.request.body().len();
             self.resume(held);
         }
         any
