@@ -35,7 +35,7 @@ const MANAGED: &str = "managed";
 /// Role of a service. Its arguments: its name, and the two cores.
 const SERVICE_ROLE: &str = "starling-service";
 /// Role of a server. Its argument: the name of its service, or none.
-const SERVER_ROLE: &str = "starling-managed";
+pub(crate) const ECHO_ROLE: &str = "starling-managed";
 /// The name of no service.
 const NONE: &str = "none";
 
@@ -73,7 +73,7 @@ pub(crate) fn benchmarks() -> Vec<Benchmark> {
 pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
     match role {
         SERVICE_ROLE => Some(begin_server(role, arguments).and_then(|rest| serve_service(&rest))),
-        SERVER_ROLE => Some(begin_server(role, arguments).and_then(|rest| serve_echo(&rest))),
+        ECHO_ROLE => Some(begin_server(role, arguments).and_then(|rest| serve_echo(&rest))),
         idle::SERVICE_ROLE => {
             Some(begin_client(role, arguments).and_then(|rest| idle::serve_service(&rest)))
         }
@@ -89,7 +89,7 @@ fn measure(context: &Context, services: usize, callers: Callers) -> Result<Sampl
         .map(|_| start_service(context))
         .collect::<Result<_, _>>()?;
     let of_server = services.last().map_or(NONE, RoleProcess::address);
-    let server = context.launcher.start(SERVER_ROLE, &[of_server])?;
+    let server = context.launcher.start(ECHO_ROLE, &[of_server])?;
     let channel = Channel::builder(server.address());
     let channel = match services.first() {
         Some(service) => channel.managed_by(service.address()),
@@ -140,7 +140,7 @@ fn serve_service(arguments: &[String]) -> Result<(), BenchError> {
 fn serve_echo(arguments: &[String]) -> Result<(), BenchError> {
     let [service] = arguments else {
         return Err(BenchError::BadRoleArguments {
-            role: SERVER_ROLE.into(),
+            role: ECHO_ROLE.into(),
             why: "expected the name of a service, or `none`".into(),
         });
     };
@@ -175,6 +175,6 @@ mod tests {
             assert!(error.to_string().contains(SERVICE_ROLE), "{error}");
         }
         let error = serve_echo(&[]).unwrap_err();
-        assert!(error.to_string().contains(SERVER_ROLE), "{error}");
+        assert!(error.to_string().contains(ECHO_ROLE), "{error}");
     }
 }

@@ -41,6 +41,8 @@ pub enum Metric {
     OfUnobserved,
     /// The rate of calls with something in their way, of that of the same calls without.
     OfPlain,
+    /// The 99th percentile of latency with something in place, of that without.
+    TailOfPlain,
     /// The longest time without an answer, ns.
     Gap,
     /// By how much that is longer than without what is measured, ns.
@@ -93,6 +95,7 @@ impl Metric {
             Self::OfAlone => "p99 of alone",
             Self::OfUnobserved => "of unobserved",
             Self::OfPlain => "of plain",
+            Self::TailOfPlain => "p99 of plain",
             Self::Gap => "gap",
             Self::LongerGap => "longer gap",
             Self::Slowest => "slowest",
@@ -123,7 +126,7 @@ impl Metric {
             | Self::Stamps => "ns",
             Self::ThroughputUnderSlo => "of capacity",
             Self::OfIdeal | Self::Busy | Self::OfCore | Self::OfUnobserved | Self::OfPlain => "%",
-            Self::OfAlone => "",
+            Self::OfAlone | Self::TailOfPlain => "",
             Self::Tail { .. } => "mean service times",
             Self::Rate => "per_s",
             Self::Throughput => "bytes_per_s",
@@ -134,7 +137,7 @@ impl Metric {
     /// Figures are rounded to this part of a unit, which is finer than their precision.
     pub fn steps(self) -> f64 {
         match self {
-            Self::ThroughputUnderSlo | Self::OfAlone | Self::OfCore => 1e4,
+            Self::ThroughputUnderSlo | Self::OfAlone | Self::TailOfPlain | Self::OfCore => 1e4,
             _ => 10.0,
         }
     }

@@ -12,6 +12,7 @@
 //! The case `live` has two applications, with 4 calls at once each. A policy of the first one is attached, configured,
 //! upgraded and detached, a hundred times each. A call that fails ends the benchmark.
 
+mod beside;
 mod load;
 
 use std::thread::sleep;
@@ -35,6 +36,8 @@ const SERVER_ROLE: &str = "starling-hotel";
 /// Role of a client. Its arguments: the name of its service, and the server. A line of its input asks for its counts
 /// since the last one.
 const CLIENT_ROLE: &str = "starling-guest";
+/// The same, with large requests.
+const BULK_ROLE: &str = "starling-bulk";
 
 /// The system in rows.
 const MANAGED: &str = "managed";
@@ -67,14 +70,24 @@ pub(crate) fn benchmarks() -> Vec<Benchmark> {
         })
     });
     let live = Benchmark::new("udp", MANAGED, "live", live);
-    cost.into_iter().chain([live]).collect()
+    cost.into_iter()
+        .chain([beside::benchmark(), live])
+        .collect()
 }
 
 /// Runs the process of a role that this module has. `None`: the role is not one of them.
 pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
     match role {
         SERVER_ROLE => Some(begin_server(role, arguments).and_then(|rest| serve_hotel(&rest))),
-        CLIENT_ROLE => Some(begin_client(role, arguments).and_then(|rest| load::serve(&rest))),
+        CLIENT_ROLE => Some(begin_client(role, arguments).and_then(|rest| {
+            call_always(CLIENT_ROLE, &rest, |service, server| {
+                load::guests(service, server, IN_FLIGHT_LIVE)
+            })
+        })),
+        BULK_ROLE => Some(
+            begin_client(role, arguments)
+                .and_then(|rest| call_always(BULK_ROLE, &rest, beside::load)),
+        ),
         _ => None,
     }
 }
@@ -90,6 +103,18 @@ fn serve_hotel(arguments: &[String]) -> Result<(), BenchError> {
     let server = server.map_err(failed)?.spawn().map_err(failed)?;
     announce(server.address())?;
     server.wait().map(drop).map_err(failed)
+}
+
+/// A client whose arguments are its service and the server.
+fn call_always(
+    role: &str,
+    arguments: &[String],
+    load: impl FnOnce(&str, &str) -> Result<Load, BenchError>,
+) -> Result<(), BenchError> {
+    let [service, server] = arguments else {
+        return Err(bad(role, "expected a service and an address"));
+    };
+    load::serve(load(service, server)?, server)
 }
 
 fn bad(role: &str, why: &str) -> BenchError {
@@ -160,7 +185,7 @@ fn cost(context: &Context, kind: &str, settings: &str) -> Result<Sample, BenchEr
     let policy = format!(
         r#"{{"name":"measured","kind":"{kind}","for":{{"methods":["hotel.Reservation/Make"]}},"settings":{settings}}}"#
     );
-    let load = Load::start(service.address(), server.address(), IN_FLIGHT)?;
+    let load = load::guests(service.address(), server.address(), IN_FLIGHT)?;
     let rate_in_turn = |with: bool| {
         if with {
             operator.attach(&policy)?;
@@ -241,9 +266,10 @@ mod tests {
     #[test]
     fn each_policy_has_a_benchmark_and_can_be_attached() {
         let names: Vec<_> = benchmarks().iter().map(ToString::to_string).collect();
-        assert_eq!(names.len(), POLICIES.len() + 1);
+        assert_eq!(names.len(), POLICIES.len() + 2);
         assert_eq!(names[0], "managed/udp null");
-        assert_eq!(names[3], "managed/udp live");
+        assert_eq!(names[3], "managed/udp small-first");
+        assert_eq!(names[4], "managed/udp live");
         for (kind, settings) in POLICIES {
             let policy = format!(
                 r#"[{{"name":"a","kind":"{kind}","for":{{"methods":["a.A/B"]}},"settings":{settings}}}]"#
@@ -260,7 +286,7 @@ mod tests {
         assert!(serve("somebody-else", &[]).is_none());
         let error = serve_hotel(&[]).unwrap_err();
         assert!(error.to_string().contains(SERVER_ROLE), "{error}");
-        let error = load::serve(&[]).unwrap_err();
+        let error = call_always(CLIENT_ROLE, &[], beside::load).err().unwrap();
         assert!(error.to_string().contains(CLIENT_ROLE), "{error}");
     }
 

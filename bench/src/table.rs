@@ -83,7 +83,7 @@ pub fn human(metric: Metric, value: f64) -> String {
         Metric::OfIdeal | Metric::Busy => format!("{value:.0}%"),
         Metric::OfCore => format!("{value:.3}%"),
         Metric::OfUnobserved | Metric::OfPlain => format!("{value:.1}%"),
-        Metric::OfAlone => format!("{value:.2}"),
+        Metric::OfAlone | Metric::TailOfPlain => format!("{value:.2}"),
         // All others are times.
         _ => scaled(value, &[(1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")]),
     }

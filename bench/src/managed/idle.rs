@@ -7,7 +7,7 @@ use starling::Channel;
 use starling_sample_services::api::bench::EchoClient;
 use starling_service::{Service, ServiceConfig};
 
-use super::{MANAGED, NONE, SERVER_ROLE, unused_name};
+use super::{ECHO_ROLE, MANAGED, NONE, unused_name};
 use crate::benchmark::{Benchmark, Context};
 use crate::callers::own_cpu_ns;
 use crate::channel::request;
@@ -33,7 +33,7 @@ pub(super) fn benchmark() -> Benchmark {
 fn measure(context: &Context) -> Result<Sample, BenchError> {
     let name = unused_name();
     let mut service = context.launcher.start_client(SERVICE_ROLE, &[&name])?;
-    let server = context.launcher.start(SERVER_ROLE, &[NONE])?;
+    let server = context.launcher.start(ECHO_ROLE, &[NONE])?;
     let arguments = [&*name, server.address()];
     let applications =
         (0..APPLICATIONS).map(|_| context.launcher.start_client(CLIENT_ROLE, &arguments));

@@ -11,7 +11,6 @@ use parking_lot::Mutex;
 use starling::{Channel, Code};
 use starling_sample_services::api::hotel::{ReservationClient, ReservationRequest};
 
-use super::{CLIENT_ROLE, IN_FLIGHT_LIVE, bad};
 use crate::callers::Flavor;
 use crate::device::failed;
 use crate::error::BenchError;
@@ -24,7 +23,7 @@ const HOTEL: &str = "ritz";
 /// What callers have done since they were asked last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Calls of customers who may.
+    /// Calls that count.
     pub(super) passed: u64,
     /// The longest time without an answer, ns.
     pub(super) gap_ns: u64,
@@ -53,12 +52,12 @@ impl Shared {
     }
 
     /// A call is over.
-    fn count(&self, may: bool) {
+    fn count(&self, counts: bool) {
         let now_ns = self.begun.elapsed().as_nanos() as u64;
         let last_ns = self.last_ns.swap(now_ns, Ordering::Relaxed);
         self.gap_ns
             .fetch_max(now_ns.saturating_sub(last_ns), Ordering::Relaxed);
-        self.passed.fetch_add(u64::from(may), Ordering::Relaxed);
+        self.passed.fetch_add(u64::from(counts), Ordering::Relaxed);
     }
 }
 
@@ -69,14 +68,18 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// So many calls at once, until it is stopped.
-    pub(super) fn start(service: &str, server: &str, in_flight: usize) -> Result<Self, BenchError> {
-        let channel = Channel::builder(server).managed_by(service).lazy();
-        let client = ReservationClient::new(channel.map_err(failed)?);
+    /// So many calls at once, until it is stopped. `call` makes one, by its number, and returns whether it counts.
+    pub(super) fn start<F>(
+        in_flight: usize,
+        call: impl Fn(u64) -> F + Clone + Send + 'static,
+    ) -> Result<Self, BenchError>
+    where
+        F: Future<Output = Result<bool, BenchError>> + Send + 'static,
+    {
         let shared = Arc::new(Shared::new());
         let own = Arc::clone(&shared);
         let run = move || {
-            if let Err(error) = call_on(&client, &own, in_flight) {
+            if let Err(error) = call_on(&call, &own, in_flight) {
                 *own.failure.lock() = Some(error);
             }
         };
@@ -120,12 +123,8 @@ impl Drop for Load {
     }
 }
 
-/// Serves a benchmark that asks how its calls go. See [`CLIENT_ROLE`].
-pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
-    let [service, server] = arguments else {
-        return Err(bad(CLIENT_ROLE, "expected a service and an address"));
-    };
-    let load = Load::start(service, server, IN_FLIGHT_LIVE)?;
+/// Has a process make such calls, and serve a benchmark that asks how they go.
+pub(super) fn serve(load: Load, server: &str) -> Result<(), BenchError> {
     announce(server)?;
     for line in stdin().lock().lines() {
         line.map_err(BenchError::io("reading from the benchmark"))?;
@@ -147,20 +146,22 @@ pub(super) fn ask(client: &mut RoleProcess) -> Result<Counts, BenchError> {
     Ok(Counts { passed, gap_ns })
 }
 
-fn call_on(
-    client: &ReservationClient<Channel>,
+fn call_on<F>(
+    call: &(impl Fn(u64) -> F + Clone + Send + 'static),
     shared: &Arc<Shared>,
     in_flight: usize,
-) -> Result<(), BenchError> {
+) -> Result<(), BenchError>
+where
+    F: Future<Output = Result<bool, BenchError>> + Send + 'static,
+{
     let one = |caller: u64| {
-        let (client, shared) = (client.clone(), Arc::clone(shared));
+        let (call, shared) = (call.clone(), Arc::clone(shared));
         async move {
             let mut number = caller;
             while !shared.is_over.load(Ordering::Relaxed) {
                 number += 1;
-                let may = !number.is_multiple_of(ONE_OF);
-                call(&client, may).await?;
-                shared.count(may);
+                let counts = call(number).await?;
+                shared.count(counts);
             }
             Ok::<_, BenchError>(())
         }
@@ -175,10 +176,25 @@ fn call_on(
         .try_for_each(|task| task.expect("no panic"))
 }
 
+/// Callers who make reservations.
+pub(super) fn guests(service: &str, server: &str, in_flight: usize) -> Result<Load, BenchError> {
+    let channel = Channel::builder(server).managed_by(service).lazy();
+    let client = ReservationClient::new(channel.map_err(failed)?);
+    Load::start(in_flight, move |number| {
+        let client = client.clone();
+        async move {
+            let may = !number.is_multiple_of(ONE_OF);
+            reserve(&client, may).await?;
+            Ok(may)
+        }
+    })
+}
+
 /// Makes a reservation, and checks the answer.
-async fn call(client: &ReservationClient<Channel>, may: bool) -> Result<(), BenchError> {
+async fn reserve(client: &ReservationClient<Channel>, may: bool) -> Result<(), BenchError> {
+    let customer = if may { "Alice" } else { "Mallory" };
     let mut request = ReservationRequest::new()
-        .with_customer_name(if may { "Alice" } else { "Mallory" })
+        .with_customer_name(customer)
         .with_in_date("2015-04-09")
         .with_out_date("2015-04-10")
         .with_room_number(1);
