@@ -219,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn the_specification_has_at_most_200_lines() {
+    fn the_specification_has_at_most_220_lines() {
         let lines = read("SPECIFICATION.md").unwrap().lines().count();
-        assert!(lines <= 200, "{lines} lines");
+        assert!(lines <= 220, "{lines} lines");
     }
 
     #[test]

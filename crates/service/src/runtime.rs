@@ -411,7 +411,10 @@ impl Runtime {
             }
             RouteState::Open(session) => {
                 let (session, from, to) = (*session, route.from(), route.link);
-                let stream_key = self.stream_key(id, arrived.peer);
+                let stream_key = match arrived.request.options.stream {
+                    Some(_) => self.stream_key(id, arrived.peer),
+                    None => 0,
+                };
                 let Arrived {
                     reply,
                     mut request,

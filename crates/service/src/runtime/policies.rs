@@ -15,7 +15,7 @@ use std::fmt;
 use std::time::Duration;
 
 use slab::Slab;
-use starling_endpoint::{Code, MethodId, Status, StreamPosition};
+use starling_endpoint::{Code, MethodId, Status};
 use starling_io::{Clock, MonotonicClock};
 use starling_message::method_id;
 use starling_policy::{
@@ -378,19 +378,21 @@ impl Runtime {
     /// Whether policies are for this request. A stream is one call: its later requests pass as the first one did.
     fn is_subject(&mut self, id: RouteId, arrived: &Arrived) -> bool {
         let method = arrived.request.method;
-        let stream_key = self.stream_key(id, arrived.peer);
-        let Some(route) = self.routes.get_mut(id) else {
+        let Some(route) = self.routes.get(id) else {
             return false;
         };
         let is_reach = method == self.reach && matches!(route.callers, Callers::Peer(..));
         if is_reach || self.policies.infrastructure.contains(&method) {
             return false;
         }
-        let stream = arrived.request.options.stream;
-        let goes_on = |position: StreamPosition| {
+        let Some(position) = arrived.request.options.stream else {
+            return true;
+        };
+        let stream_key = self.stream_key(id, arrived.peer);
+        let goes_on = |route: &mut Route| {
             position.number > 0 && route.streams.contains((method, position.id ^ stream_key))
         };
-        !stream.is_some_and(goes_on)
+        !self.routes.get_mut(id).is_some_and(goes_on)
     }
 
     /// Has a request pass the policies that it has not passed.
