@@ -302,7 +302,10 @@ impl Runtime {
             self.finish(ended);
         }
         for arrived in events.arrived.drain(..) {
-            self.handle_request(id, arrived);
+            // Nobody waits for the answer, and to ask who it was would name the next one that has the number.
+            if !events.released.contains(&arrived.peer) {
+                self.handle_request(id, arrived);
+            }
         }
         for peer in events.released.drain(..) {
             if let Some(route) = self.routes.of_peer(id, peer) {
