@@ -8,7 +8,7 @@ use starling_policy::Side;
 
 use super::identity::Identity;
 use super::links::LinkId;
-use super::routes::{Callers, Local, Route, RouteState};
+use super::routes::{Callers, Local, Route, RouteId, RouteState};
 use super::{Application, Runtime};
 use crate::ROOT;
 use crate::device::DeviceKind;
@@ -82,8 +82,7 @@ impl Runtime {
         let route = self.routes.insert(route);
         self.publications.insert(from, Arc::clone(publication));
         // The service learns by its session when the application ends.
-        self.resolve(route);
-        if let Err(status) = self.check_owner(route, publication.process) {
+        if let Err(status) = self.reach_application(route) {
             self.end_publication(from);
             return Err(status);
         }
@@ -104,11 +103,15 @@ impl Runtime {
         })
     }
 
-    /// Whether it is the process that listens at a route's target, and not another, which did not ask to be called.
-    fn check_owner(&mut self, route: usize, process: u32) -> Result<(), Status> {
-        let route = self.routes.get(route);
-        let Some((session, link)) = route.and_then(|route| Some((route.session()?, route.link)))
-        else {
+    /// Begins to open a session with an application that is published.
+    ///
+    /// # Errors
+    /// If another process listens where the application did: it has not asked to be called.
+    pub(super) fn reach_application(&mut self, id: RouteId) -> Result<(), Status> {
+        self.resolve(id);
+        let route = self.routes.get(id);
+        let found = route.and_then(|it| Some((it.session()?, it.link, it.identity.process)));
+        let Some((session, link, process)) = found else {
             return Err(Status::failed_precondition(
                 "nothing listens where the application said",
             ));
@@ -118,7 +121,7 @@ impl Runtime {
             .get_mut(link)
             .and_then(|entry| entry.link.server_of(session));
         let owner = server.and_then(|server| server.process()?.pid);
-        match owner == Some(process) {
+        match owner.is_some() && owner == process {
             true => Ok(()),
             false => Err(Status::permission_denied(
                 "another process listens where the application said: it can only publish itself",

@@ -189,7 +189,14 @@ impl Runtime {
         };
         match route.callers {
             // It listens, and does not serve yet.
-            Callers::All(_) if error == SessionError::ConnectTimeout => self.resolve(id),
+            Callers::All(from) if error == SessionError::ConnectTimeout => {
+                let reached = self.reach_application(id);
+                // Without a session its clients leave already.
+                let route = self.routes.get(id);
+                if reached.is_err() && route.is_some_and(|route| route.session().is_some()) {
+                    self.end_publication(from);
+                }
+            }
             Callers::All(_) => self.begin_leaving(id),
             Callers::Peer(..) if !route.addresses.is_empty() => self.connect(id),
             Callers::Peer(..) => {
