@@ -29,16 +29,21 @@ pub struct HostilePeer {
 }
 
 impl HostilePeer {
-    /// Connects as an honest peer does, and checks that the device accepts.
-    pub fn connected(server: &mut Device) -> Self {
+    /// Connects as an honest peer does, with this hello.
+    pub fn connecting(address: &str, hello: &[u8]) -> Self {
         let memory = sealed_memory();
-        let socket = connect(&server.local_address());
-        send(&socket, &hello(), &[memory.as_fd()]);
-        server.wait(None).unwrap();
-        let mut hostile = Self {
+        let socket = connect(address);
+        send(&socket, hello, &[memory.as_fd()]);
+        Self {
             socket: socket.into(),
             memory,
-        };
+        }
+    }
+
+    /// Connects as an honest peer does, and checks that the device accepts.
+    pub fn connected(server: &mut Device) -> Self {
+        let mut hostile = Self::connecting(&server.local_address(), &hello());
+        server.wait(None).unwrap();
         assert_eq!(hostile.answer(), Some(0));
         hostile
     }

@@ -61,8 +61,14 @@ pub fn socket() -> OwnedFd {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
 }
 
+/// A hello that asks to reach another through the device.
+pub fn hello_for(target: &[u8]) -> Vec<u8> {
+    [&hello()[..], target].concat()
+}
+
 pub fn socket_address(address: &str) -> SocketAddrUnix {
-    let name = address.replace("shm://", "starling-shm/");
+    let bare = address.split_once('?').map_or(address, |(bare, _)| bare);
+    let name = bare.replace("shm://", "starling-shm/");
     SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()
 }
 

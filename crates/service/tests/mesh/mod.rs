@@ -44,6 +44,15 @@ impl Mesh {
         self.service = None;
     }
 
+    pub(crate) fn is_running(&self) -> bool {
+        self.service.as_ref().is_some_and(Service::is_running)
+    }
+
+    /// Where it is controlled.
+    pub(crate) fn control(&self) -> String {
+        format!("shm://{}.control", self.name)
+    }
+
     /// A channel through the service.
     pub(crate) fn channel(&self, address: &str) -> Channel {
         let builder = Channel::builder(address).managed_by(&self.name);
