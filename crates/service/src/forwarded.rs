@@ -3,6 +3,11 @@
 //! Bodies are handed on as they are. The call header is made anew, so that each hop has a deadline by its own clock
 //! and sends nothing that it did not understand.
 
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
 use starling_endpoint::{
     CallOptions, DeferredReply, Metadata, MethodId, Msgbuf, OwnedMessage, Request, ResponseMessage,
     Status, StreamPosition,
@@ -20,7 +25,11 @@ pub(crate) struct ForwardedRequest {
 impl ForwardedRequest {
     pub(crate) fn of(request: Request<'_>) -> Self {
         let (method, timeout) = (request.method(), request.remaining());
-        let message = request.into_owned();
+        Self::of_message(method, timeout, request.into_owned())
+    }
+
+    /// The same, of its parts.
+    fn of_message(method: MethodId, timeout: Option<Duration>, message: OwnedMessage) -> Self {
         let mut options = CallOptions {
             timeout,
             ..CallOptions::default()
