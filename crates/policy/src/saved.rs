@@ -85,7 +85,11 @@ pub enum RestoreError {
 
 #[cfg(test)]
 mod tests {
+    use starling_call::{CallOptions, MethodId};
+
     use super::*;
+    use crate::engine::{PolicyEngine, PolicyRequest, Verdict};
+    use crate::kinds::KINDS;
 
     #[test]
     fn states_are_read_as_they_were_saved_and_no_others() {
@@ -99,5 +103,64 @@ mod tests {
         assert_eq!((reader.u64(), reader.u64()), (Ok(7), Ok(u64::MAX)));
         assert_eq!(reader.end(), Ok(()));
         assert_eq!(reader.u64(), Err(RestoreError::Broken));
+    }
+
+    /// Requests that an engine lets pass, of a hundred, an age apart, whatever became of those before.
+    fn passed(engine: &mut dyn PolicyEngine, begun_ns: u64) -> usize {
+        let passes = |call: &u64| {
+            let mut request = PolicyRequest {
+                now_ns: begun_ns.saturating_add(call * AGE_NS),
+                call: *call,
+                method: MethodId(7),
+                options: &mut CallOptions::default(),
+                body: b"",
+            };
+            !matches!(engine.on_request(&mut request, 0), Verdict::Refuse(_))
+        };
+        (1..=100).filter(passes).count()
+    }
+
+    /// Longer than any setting of the examples.
+    const AGE_NS: u64 = 60_000_000_000;
+
+    /// Bytes that no engine has saved are refused, and nothing changes, or the engine works with them.
+    #[test]
+    fn any_state_is_refused_or_leaves_an_engine_that_works() {
+        bolero::check!()
+            .with_type::<(u8, u8, Vec<(u64, u8)>, Vec<u8>, u32)>()
+            .for_each(|(kind, version, words, rest, begun_s)| {
+                let kind = &KINDS[usize::from(*kind) % KINDS.len()];
+                let settings = serde_json::from_str(kind.example).expect(kind.name);
+                let build = || kind.build(&settings).expect(kind.name);
+                let mut saved = Saved::new(u16::from(version % 3));
+                // As many as there may be, mostly; small and large.
+                let words = words
+                    .iter()
+                    .take(4)
+                    .map(|(word, shift)| word >> (shift % 64));
+                saved.bytes = words.flat_map(u64::to_le_bytes).collect();
+                saved.bytes.extend_from_slice(&rest[..rest.len() % 2]);
+                let (mut fresh, mut engine) = (build(), build());
+                if engine.restore(&mut saved.reader()).is_err() {
+                    assert_eq!(engine.save(), fresh.save(), "{} has changed", kind.name);
+                }
+                let begun_ns = u64::from(*begun_s) * 1_000_000_000;
+                let (of_engine, of_fresh) = (
+                    passed(&mut *engine, begun_ns),
+                    passed(&mut *fresh, begun_ns),
+                );
+                assert!(
+                    of_engine >= of_fresh / 2,
+                    "{}: {of_engine} of {of_fresh}",
+                    kind.name
+                );
+                let again = engine.save();
+                assert_eq!(
+                    build().restore(&mut again.reader()),
+                    Ok(()),
+                    "{}",
+                    kind.name
+                );
+            });
     }
 }

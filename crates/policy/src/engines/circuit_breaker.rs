@@ -67,9 +67,11 @@ fn is_failure(code: Code) -> bool {
 
 impl PolicyEngine for CircuitBreaker {
     fn on_request(&mut self, request: &mut PolicyRequest<'_>, _held: usize) -> Verdict {
-        let Some(since_ns) = self.open_since_ns else {
+        let Some(since_ns) = &mut self.open_since_ns else {
             return Verdict::Pass;
         };
+        // A state may be of another clock.
+        *since_ns = request.now_ns.min(*since_ns);
         if request.now_ns < since_ns.saturating_add(self.settings.pause.as_ns()) {
             return Verdict::Refuse(Status::unavailable(
                 "the circuit breaker of this service is open after failures in a row; the call did not run",
@@ -215,5 +217,15 @@ mod tests {
             assert!(!passes(&mut next, 4, (4 + pause_ms) * MS));
             assert!(passes(&mut next, 5, (5 + pause_ms) * MS));
         }
+    }
+
+    #[test]
+    fn one_that_opened_in_the_future_is_open_for_a_pause_from_now_on() {
+        let engine = open(1000 * MS);
+        let mut next = breaker(10);
+        succeed(&engine, &mut next);
+        assert!(!passes(&mut next, 4, 5 * MS));
+        assert!(!passes(&mut next, 5, 14 * MS));
+        assert!(passes(&mut next, 6, 15 * MS));
     }
 }
