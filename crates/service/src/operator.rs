@@ -3,6 +3,9 @@
 //! All changes come down to one: a list takes the place of the list of policies. The runtime takes all of it, or
 //! nothing.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -72,7 +75,82 @@ impl Operations {
         *attached = wanted;
         Ok(changes)
     }
+
+    fn attach_policy(&self, json: &str, dry_run: bool) -> Result<Vec<String>, Status> {
+        let spec = parse(json)?;
+        let attach = |list: &mut Vec<PolicySpec>| {
+            if position(list, &spec.name).is_ok() {
+                let text = format!("a policy is named {:?} already: configure it", spec.name);
+                return Err(Status::already_exists(text));
+            }
+            list.push(spec);
+            Ok(None)
+        };
+        self.replace(attach, dry_run)
+    }
+
+    fn configure_policy(&self, json: &str, dry_run: bool) -> Result<Vec<String>, Status> {
+        let spec = parse(json)?;
+        let configure = |list: &mut Vec<PolicySpec>| {
+            let at = position(list, &spec.name)?;
+            if list[at].kind != spec.kind {
+                let text = format!(
+                    "{} is a {}, and cannot become a {}: detach it, and attach another",
+                    spec.name, list[at].kind, spec.kind
+                );
+                return Err(Status::failed_precondition(text));
+            }
+            list[at] = spec;
+            Ok(None)
+        };
+        self.replace(configure, dry_run)
+    }
+
+    fn upgrade_policy(&self, name: &str, dry_run: bool) -> Result<Vec<String>, Status> {
+        let upgrade = |list: &mut Vec<PolicySpec>| {
+            position(list, name)?;
+            Ok(Some(name.to_owned()))
+        };
+        self.replace(upgrade, dry_run)
+    }
+
+    fn detach_policy(&self, name: &str, dry_run: bool) -> Result<Vec<String>, Status> {
+        let detach = |list: &mut Vec<PolicySpec>| {
+            let at = position(list, name)?;
+            list.remove(at);
+            Ok(None)
+        };
+        self.replace(detach, dry_run)
+    }
+
+    fn apply_list(&self, json: &str, dry_run: bool) -> Result<Vec<String>, Status> {
+        let wanted = parse_list(json);
+        let wanted = wanted.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let apply = |list: &mut Vec<PolicySpec>| {
+            *list = wanted;
+            Ok(None)
+        };
+        self.replace(apply, dry_run)
+    }
+
+    /// Makes a change that the operator asks for, and says what it was.
+    fn answer(
+        &self,
+        request: &Request<'_, PolicyChange>,
+        mut response: PolicyChangesMut<'_>,
+        change: Change,
+    ) -> Result<(), Status> {
+        check_operator(request)?;
+        let asked = request.message();
+        for change in change(self, asked.what(), asked.dry_run())? {
+            response.changes_mut().push(&change);
+        }
+        Ok(())
+    }
 }
+
+/// A change of the policies: what of them, and whether only to say what would change. Returns what changes.
+type Change = fn(&Operations, &str, bool) -> Result<Vec<String>, Status>;
 
 /// Engines for a list of policies, if it can be one. `upgrades`: see [`Built`].
 pub(crate) fn build(
@@ -182,12 +260,6 @@ fn check_operator<M: starling::Message>(request: &Request<'_, M>) -> Result<(), 
     }
 }
 
-fn fill(mut response: PolicyChangesMut<'_>, changes: Vec<String>) {
-    for change in &changes {
-        response.changes_mut().push(change);
-    }
-}
-
 impl Operator for Operations {
     fn list(
         &self,
@@ -230,18 +302,7 @@ impl Operator for Operations {
         request: Request<'_, PolicyChange>,
         response: PolicyChangesMut<'_>,
     ) -> Result<(), Status> {
-        check_operator(&request)?;
-        let spec = parse(request.message().what())?;
-        let attach = |list: &mut Vec<PolicySpec>| {
-            if position(list, &spec.name).is_ok() {
-                let text = format!("a policy is named {:?} already: configure it", spec.name);
-                return Err(Status::already_exists(text));
-            }
-            list.push(spec);
-            Ok(None)
-        };
-        fill(response, self.replace(attach, request.message().dry_run())?);
-        Ok(())
+        self.answer(&request, response, Self::attach_policy)
     }
 
     fn configure(
@@ -249,25 +310,7 @@ impl Operator for Operations {
         request: Request<'_, PolicyChange>,
         response: PolicyChangesMut<'_>,
     ) -> Result<(), Status> {
-        check_operator(&request)?;
-        let spec = parse(request.message().what())?;
-        let configure = |list: &mut Vec<PolicySpec>| {
-            let at = position(list, &spec.name)?;
-            if list[at].kind != spec.kind {
-                let text = format!(
-                    "{} is a {}, and cannot become a {}: detach it, and attach another",
-                    spec.name, list[at].kind, spec.kind
-                );
-                return Err(Status::failed_precondition(text));
-            }
-            list[at] = spec;
-            Ok(None)
-        };
-        fill(
-            response,
-            self.replace(configure, request.message().dry_run())?,
-        );
-        Ok(())
+        self.answer(&request, response, Self::configure_policy)
     }
 
     fn upgrade(
@@ -275,17 +318,7 @@ impl Operator for Operations {
         request: Request<'_, PolicyChange>,
         response: PolicyChangesMut<'_>,
     ) -> Result<(), Status> {
-        check_operator(&request)?;
-        let name = request.message().what();
-        let upgrade = |list: &mut Vec<PolicySpec>| {
-            position(list, name)?;
-            Ok(Some(name.to_owned()))
-        };
-        fill(
-            response,
-            self.replace(upgrade, request.message().dry_run())?,
-        );
-        Ok(())
+        self.answer(&request, response, Self::upgrade_policy)
     }
 
     fn detach(
@@ -293,15 +326,7 @@ impl Operator for Operations {
         request: Request<'_, PolicyChange>,
         response: PolicyChangesMut<'_>,
     ) -> Result<(), Status> {
-        check_operator(&request)?;
-        let name = request.message().what();
-        let detach = |list: &mut Vec<PolicySpec>| {
-            let at = position(list, name)?;
-            list.remove(at);
-            Ok(None)
-        };
-        fill(response, self.replace(detach, request.message().dry_run())?);
-        Ok(())
+        self.answer(&request, response, Self::detach_policy)
     }
 
     fn apply(
@@ -309,15 +334,7 @@ impl Operator for Operations {
         request: Request<'_, PolicyChange>,
         response: PolicyChangesMut<'_>,
     ) -> Result<(), Status> {
-        check_operator(&request)?;
-        let wanted = parse_list(request.message().what());
-        let wanted = wanted.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let apply = |list: &mut Vec<PolicySpec>| {
-            *list = wanted;
-            Ok(None)
-        };
-        fill(response, self.replace(apply, request.message().dry_run())?);
-        Ok(())
+        self.answer(&request, response, Self::apply_list)
     }
 
     fn add_schema(
@@ -345,41 +362,5 @@ impl Operator for Operations {
 fn fill_methods(mut response: KnownMethodsMut<'_>, paths: &[String]) {
     for path in paths {
         response.methods_mut().push(path);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn list(json: &str) -> Vec<PolicySpec> {
-        parse_list(json).expect("policies")
-    }
-
-    #[test]
-    fn differences_say_what_a_list_changes() {
-        let one = list(
-            r#"[{"name":"a","kind":"null"},{"name":"b","kind":"rate-limit"},{"name":"c","kind":"null"}]"#,
-        );
-        assert_eq!(differences(&one, &one, None), [""; 0]);
-        assert_eq!(differences(&one, &one, Some("b")), ["upgrade b"]);
-        let other = list(
-            r#"[{"name":"b","kind":"rate-limit","settings":{"rate":1.0}},
-                {"name":"a","kind":"null"},{"name":"d","kind":"null"}]"#,
-        );
-        let expected = [
-            "detach c",
-            r#"configure {"name":"b","kind":"rate-limit","settings":{"rate":1.0}}"#,
-            r#"attach {"name":"d","kind":"null"}"#,
-            "order b, a",
-        ];
-        assert_eq!(differences(&one, &other, None), expected);
-        let kinds = list(r#"[{"name":"a","kind":"rate-limit"}]"#);
-        let expected = [
-            "detach b",
-            "detach c",
-            r#"attach {"name":"a","kind":"rate-limit"}"#,
-        ];
-        assert_eq!(differences(&one, &kinds, None), expected);
     }
 }

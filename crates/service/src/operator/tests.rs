@@ -1,0 +1,148 @@
+use std::thread::JoinHandle;
+
+use starling::managed::{
+    HoldRequest, HoldResponse, ListRequest, Listing, PolicyChange, PolicyChanges, PublishRequest,
+    Published,
+};
+use starling::{Code, Message};
+use starling_endpoint::EndpointConfig;
+use starling_io::MonotonicClock;
+use starling_policy::KINDS;
+
+use super::*;
+use crate::device::DeviceKind;
+use crate::error::ServiceError;
+use crate::runtime::Runtime;
+
+fn list(json: &str) -> Vec<PolicySpec> {
+    parse_list(json).expect("policies")
+}
+
+#[test]
+fn differences_say_what_a_list_changes() {
+    let one = list(
+        r#"[{"name":"a","kind":"null"},{"name":"b","kind":"rate-limit"},{"name":"c","kind":"null"}]"#,
+    );
+    assert_eq!(differences(&one, &one, None), [""; 0]);
+    assert_eq!(differences(&one, &one, Some("b")), ["upgrade b"]);
+    let other = list(
+        r#"[{"name":"b","kind":"rate-limit","settings":{"rate":1.0}},
+            {"name":"a","kind":"null"},{"name":"d","kind":"null"}]"#,
+    );
+    let expected = [
+        "detach c",
+        r#"configure {"name":"b","kind":"rate-limit","settings":{"rate":1.0}}"#,
+        r#"attach {"name":"d","kind":"null"}"#,
+        "order b, a",
+    ];
+    assert_eq!(differences(&one, &other, None), expected);
+    let kinds = list(r#"[{"name":"a","kind":"rate-limit"}]"#);
+    let expected = [
+        "detach b",
+        "detach c",
+        r#"attach {"name":"a","kind":"rate-limit"}"#,
+    ];
+    assert_eq!(differences(&one, &kinds, None), expected);
+}
+
+/// A runtime without applications.
+fn runtime() -> (RuntimeHandle, JoinHandle<Result<(), ServiceError>>) {
+    let (clock, config) = (MonotonicClock::new(), EndpointConfig::default());
+    let nobody = "shm://nobody";
+    let link = DeviceKind::of(nobody).and_then(|kind| kind.client(nobody, &clock, &config));
+    let runtime = Runtime::new(link.expect("a device"), clock, config, Arc::default());
+    let mut runtime = runtime.expect("a poller");
+    let handle = runtime.handle();
+    (handle, std::thread::spawn(move || runtime.run()))
+}
+
+/// What an operator may ask for: a policy, a list, a name, or any text.
+fn what(choice: u8, text: &str) -> String {
+    let kind = &KINDS[usize::from(choice) % KINDS.len()];
+    let name = char::from(b'a' + choice % 4);
+    let policy = format!(
+        r#"{{"name":"{name}","kind":"{}","settings":{}}}"#,
+        kind.name, kind.example
+    );
+    match choice / 32 {
+        0..=2 => policy,
+        3 => format!("[{policy}]"),
+        4 | 5 => name.to_string(),
+        // Cut, with something else behind.
+        6 => policy
+            .chars()
+            .take(usize::from(choice) * 2)
+            .chain(text.chars())
+            .collect(),
+        _ => text.to_owned(),
+    }
+}
+
+#[test]
+fn whatever_is_asked_for_the_runtime_has_the_policies_that_the_operator_sees() {
+    let (handle, thread) = runtime();
+    let operations = Operations::new(handle.clone(), Vec::new(), Arc::default());
+    let changes: [Change; 5] = [
+        Operations::attach_policy,
+        Operations::configure_policy,
+        Operations::upgrade_policy,
+        Operations::detach_policy,
+        Operations::apply_list,
+    ];
+    let operations = std::panic::AssertUnwindSafe(&operations);
+    bolero::check!()
+        .with_type::<Vec<(u8, u8, bool, String)>>()
+        .for_each(|steps| {
+            for (change, choice, dry_run, text) in steps.iter().take(16) {
+                let before = operations.policies.lock().clone();
+                let what = what(*choice, text);
+                let change = changes[usize::from(*change) % changes.len()];
+                let changed = change(&operations, &what, *dry_run);
+                let after = operations.policies.lock().clone();
+                check_list(&after).expect("a list");
+                if let Err(status) = &changed {
+                    let codes = [
+                        Code::InvalidArgument,
+                        Code::NotFound,
+                        Code::AlreadyExists,
+                        Code::FailedPrecondition,
+                    ];
+                    assert!(codes.contains(&status.code()), "{status}");
+                }
+                let is_same = *dry_run || changed.is_err();
+                assert!(!is_same || before == after, "nothing has changed");
+            }
+            let report = operations
+                .ask(|reply| Command::Report { reply })
+                .expect("it answers");
+            let of_runtime = report.policies.into_iter().map(|(spec, _)| spec);
+            assert!(of_runtime.eq(operations.policies.lock().iter().cloned()));
+        });
+    handle.send(Command::Stop);
+    thread.join().expect("no panic").expect("no failure");
+}
+
+/// Reads a message of these bytes, if they are one, in either encoding.
+fn read<M: Message>(bytes: &[u8]) {
+    let native = M::parse(bytes).map(M::from_view);
+    let protobuf = M::from_protobuf(bytes, 1 << 20);
+    for message in native.into_iter().chain(protobuf) {
+        let encoded = message.to_protobuf().expect("it was read");
+        let again = M::from_protobuf(&encoded, 1 << 24).expect("its own");
+        assert_eq!(format!("{again:?}"), format!("{message:?}"));
+    }
+}
+
+#[test]
+fn any_bytes_are_control_messages_or_refused() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        read::<PublishRequest>(bytes);
+        read::<Published>(bytes);
+        read::<HoldRequest>(bytes);
+        read::<HoldResponse>(bytes);
+        read::<ListRequest>(bytes);
+        read::<Listing>(bytes);
+        read::<PolicyChange>(bytes);
+        read::<PolicyChanges>(bytes);
+    });
+}
