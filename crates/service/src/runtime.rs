@@ -63,7 +63,7 @@ const MAX_ADAPTERS: usize = 16;
 
 /// Whose a link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Application {
+pub(crate) enum Application {
     /// A process.
     Process(u32),
     /// A peer whose process the kernel does not say.
@@ -77,6 +77,8 @@ pub(crate) enum Command {
     Resolved {
         route: RouteId,
         target: String,
+        /// Whose thread that was.
+        application: Application,
         result: Result<Vec<String>, String>,
     },
     /// An application wants to be called at an address.
@@ -249,8 +251,9 @@ impl Runtime {
                 Command::Resolved {
                     route,
                     target,
+                    application,
                     result,
-                } => self.handle_resolved(route, &target, result),
+                } => self.handle_resolved(route, &target, application, result),
                 Command::Publish {
                     address,
                     application,

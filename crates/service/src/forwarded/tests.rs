@@ -1,3 +1,5 @@
+//! Any header of a request or a response, on its way through the service.
+
 use std::sync::Arc;
 use std::time::Duration;
 

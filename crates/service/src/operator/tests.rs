@@ -1,3 +1,5 @@
+//! What an operator changes, and whatever else is asked for.
+
 use std::thread::JoinHandle;
 
 use starling::managed::{
