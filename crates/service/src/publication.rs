@@ -50,6 +50,11 @@ impl Publication {
         self.change(|state| state.begun = Some(result));
     }
 
+    /// Whether anybody else has it: its application may have given up.
+    pub(crate) fn is_wanted(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > 1
+    }
+
     pub(crate) fn end(&self) {
         self.change(|state| state.is_over = true);
     }

@@ -43,7 +43,7 @@ use self::links::{LinkId, Links};
 use self::policies::Policies;
 use self::poller::{Poller, RuntimeWaker};
 use self::reading::Asking;
-use self::resolving::Resolving;
+use self::resolving::{Resolving, Wanted};
 use self::routes::{Callers, Route, RouteId, RouteState, Routes};
 use crate::device::DeviceKind;
 use crate::error::ServiceError;
@@ -75,7 +75,7 @@ pub(crate) enum Application {
 pub(crate) enum Command {
     /// A host name was resolved.
     Resolved {
-        route: RouteId,
+        wanted: Wanted,
         target: String,
         /// Whose thread that was.
         application: Application,
@@ -181,6 +181,15 @@ impl Runtime {
         })
     }
 
+    /// A runtime that nobody reaches.
+    #[cfg(test)]
+    pub(crate) fn of_nobody() -> Self {
+        let (clock, config) = (MonotonicClock::new(), EndpointConfig::default());
+        let kind = DeviceKind::of("shm://nobody").expect("an address");
+        let link = kind.client("shm://nobody", &clock, &config);
+        Self::new(link.expect("a device"), clock, config, Arc::default()).expect("a poller")
+    }
+
     pub(crate) fn handle(&self) -> RuntimeHandle {
         self.handle.clone()
     }
@@ -241,27 +250,18 @@ impl Runtime {
     /// False: it has to stop.
     fn execute_commands(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
-            if let Command::Publish { address, .. } = &command
-                && self.is_leaving(address)
-            {
-                self.deferred.push(command);
-                continue;
-            }
             match command {
                 Command::Resolved {
-                    route,
+                    wanted,
                     target,
                     application,
                     result,
-                } => self.handle_resolved(route, &target, application, result),
+                } => self.handle_resolved(wanted, &target, application, result),
                 Command::Publish {
                     address,
                     application,
                     publication,
-                } => {
-                    let begun = self.publish(&address, &application, &publication);
-                    publication.begin(begun);
-                }
+                } => self.begin_publication(address, application, publication),
                 Command::Unpublish(id) => self.unpublish(id),
                 // Who asked may have given up.
                 Command::SetPolicies { list, reply } => {

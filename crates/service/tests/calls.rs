@@ -33,6 +33,13 @@ fn an_application_is_called_by_clients_that_know_no_service() {
 }
 
 #[test]
+fn an_application_is_called_at_the_address_of_a_host_name() {
+    let mesh = Mesh::start();
+    let server = mesh.echo_at("udp://localhost:0");
+    exercise(direct(server.address()));
+}
+
+#[test]
 fn both_ends_have_a_service_the_same_or_two() {
     let (one, other) = (Mesh::start(), Mesh::start());
     let server = one.echo_at("udp://127.0.0.1:0");

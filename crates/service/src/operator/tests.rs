@@ -1,19 +1,13 @@
 //! What an operator changes, and whatever else is asked for.
 
-use std::thread::JoinHandle;
-
 use starling::managed::{
     HoldRequest, HoldResponse, ListRequest, Listing, PolicyChange, PolicyChanges, PublishRequest,
     Published,
 };
 use starling::{Code, Message};
-use starling_endpoint::EndpointConfig;
-use starling_io::MonotonicClock;
 use starling_policy::KINDS;
 
 use super::*;
-use crate::device::DeviceKind;
-use crate::error::ServiceError;
 use crate::runtime::Runtime;
 
 fn list(json: &str) -> Vec<PolicySpec> {
@@ -47,17 +41,6 @@ fn differences_say_what_a_list_changes() {
     assert_eq!(differences(&one, &kinds, None), expected);
 }
 
-/// A runtime without applications.
-fn runtime() -> (RuntimeHandle, JoinHandle<Result<(), ServiceError>>) {
-    let (clock, config) = (MonotonicClock::new(), EndpointConfig::default());
-    let nobody = "shm://nobody";
-    let link = DeviceKind::of(nobody).and_then(|kind| kind.client(nobody, &clock, &config));
-    let runtime = Runtime::new(link.expect("a device"), clock, config, Arc::default());
-    let mut runtime = runtime.expect("a poller");
-    let handle = runtime.handle();
-    (handle, std::thread::spawn(move || runtime.run()))
-}
-
 /// What an operator may ask for: a policy, a list, a name, or any text.
 fn what(choice: u8, text: &str) -> String {
     let kind = &KINDS[usize::from(choice) % KINDS.len()];
@@ -82,7 +65,9 @@ fn what(choice: u8, text: &str) -> String {
 
 #[test]
 fn whatever_is_asked_for_the_runtime_has_the_policies_that_the_operator_sees() {
-    let (handle, thread) = runtime();
+    let mut runtime = Runtime::of_nobody();
+    let handle = runtime.handle();
+    let thread = std::thread::spawn(move || runtime.run());
     let operations = Operations::new(handle.clone(), Vec::new(), Arc::default());
     let changes: [Change; 5] = [
         Operations::attach_policy,

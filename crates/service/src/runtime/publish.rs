@@ -8,8 +8,9 @@ use starling_policy::Side;
 
 use super::identity::Identity;
 use super::links::LinkId;
+use super::resolving::Wanted;
 use super::routes::{Callers, Local, Route, RouteId, RouteState};
-use super::{Application, Runtime};
+use super::{Application, Command, Runtime};
 use crate::ROOT;
 use crate::device::DeviceKind;
 use crate::error::ServiceError;
@@ -25,8 +26,52 @@ const FIRST_FREE_PORT: u16 = 1024;
 const MAX_PUBLICATIONS: usize = 64;
 
 impl Runtime {
+    /// An application wants to be called at an address. If that is a host name, when a thread has resolved it.
+    pub(super) fn begin_publication(
+        &mut self,
+        address: String,
+        application: String,
+        publication: Arc<Publication>,
+    ) {
+        if !publication.is_wanted() {
+            return;
+        }
+        let has_host_name = |kind: DeviceKind| kind.has_host_name(&address);
+        if DeviceKind::of(&address).is_ok_and(has_host_name) {
+            let of = Application::Process(publication.process);
+            let wanted = Wanted::ByApplication(application, publication);
+            return self.resolve_by_thread(wanted, address, of);
+        }
+        self.publish_at_one(vec![address], application, publication);
+    }
+
+    /// Listens at the first address that can be listened at, for an application.
+    pub(super) fn publish_at_one(
+        &mut self,
+        addresses: Vec<String>,
+        application: String,
+        publication: Arc<Publication>,
+    ) {
+        let mut begun = Err(Status::failed_precondition("the host name has no address"));
+        for address in addresses {
+            if self.is_leaving(&address) {
+                self.deferred.push(Command::Publish {
+                    address,
+                    application,
+                    publication,
+                });
+                return;
+            }
+            begun = self.publish(&address, &application, &publication);
+            if begun.is_ok() {
+                break;
+            }
+        }
+        publication.begin(begun);
+    }
+
     /// Listens at an address, for the application that listens at another. Returns the address, with its port.
-    pub(super) fn publish(
+    fn publish(
         &mut self,
         address: &str,
         application: &str,
@@ -215,6 +260,12 @@ fn may_have(user: Option<u32>, address: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use starling_io_shm::{ShmConfig, ShmIo};
+
     use super::*;
 
     #[test]
@@ -256,5 +307,36 @@ mod tests {
             );
         }
         assert!(may_have(other, "udp://0.0.0.0:9000") && may_have(other, "udp://[::1]:0"));
+    }
+
+    #[test]
+    fn the_runtime_does_not_wait_for_the_name_server_of_a_host_name() {
+        let mut runtime = Runtime::of_nobody();
+        let name = format!("shm://publish-{}", std::process::id());
+        let _own = ShmIo::bind(&name, ShmConfig::default()).expect("it is free");
+        let user = Some(rustix::process::geteuid().as_raw());
+        let publication = Publication::new(1, std::process::id(), user);
+        let address = "udp://localhost:0".to_owned();
+        runtime.begin_publication(address.clone(), name.clone(), Arc::clone(&publication));
+        let mut begun = pin!(publication.begun());
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(runtime.publications.is_empty() && begun.as_mut().poll(cx).is_pending());
+        let own = loop {
+            runtime.execute_commands();
+            match begun.as_mut().poll(cx) {
+                Poll::Ready(own) => break own.expect("it can be listened at"),
+                Poll::Pending => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        assert!(
+            own.starts_with("udp://127.0.0.1:") || own.starts_with("udp://[::1]:"),
+            "{own}"
+        );
+        assert_eq!(runtime.publications.len(), 1);
+        // Nobody waits for this one any more.
+        let given_up = Publication::new(2, std::process::id(), user);
+        runtime.begin_publication("udp://127.0.0.1:0".to_owned(), name, given_up);
+        assert_eq!(runtime.publications.len(), 1);
+        runtime.links.end_all();
     }
 }

@@ -1,12 +1,14 @@
-//! Host names of targets, which threads resolve: a name server may take long.
+//! Host names of targets and of addresses to listen at, which threads resolve: a name server may take long.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use starling_endpoint::Status;
 
 use super::routes::{RouteId, RouteState};
 use super::{Application, Command, Runtime};
 use crate::device::DeviceKind;
+use crate::publication::Publication;
 
 /// Threads that resolve at once, at most. Further names wait.
 const MAX_THREADS: usize = 8;
@@ -14,9 +16,18 @@ const MAX_THREADS: usize = 8;
 /// Those of one application, at most: its names may all take long.
 const MAX_THREADS_OF_ONE: usize = MAX_THREADS / 2;
 
+/// What wants the addresses of a name.
+#[derive(Clone, Debug)]
+pub(crate) enum Wanted {
+    /// A route, to call its target.
+    ByRoute(RouteId),
+    /// An application that listens there for the service, to be called at the name.
+    ByApplication(String, Arc<Publication>),
+}
+
 /// A name that is to be resolved.
 struct Name {
-    route: RouteId,
+    wanted: Wanted,
     target: String,
     application: Application,
 }
@@ -32,7 +43,8 @@ pub(super) struct Resolving {
 impl Resolving {
     /// A route is gone.
     pub(super) fn forget(&mut self, route: RouteId) {
-        self.waiting.retain(|waiting| waiting.route != route);
+        let is_of_route = |name: &Name| matches!(name.wanted, Wanted::ByRoute(of) if of == route);
+        self.waiting.retain(|name| !is_of_route(name));
     }
 
     /// The name that gets a thread next, if one is free: of the application that has the fewest.
@@ -78,12 +90,7 @@ impl Runtime {
             Ok(kind) if kind.has_host_name(&target) => {
                 route.state = RouteState::Resolving;
                 let application = route.application;
-                self.resolving.waiting.push_back(Name {
-                    route: id,
-                    target,
-                    application,
-                });
-                self.start_resolvers();
+                self.resolve_by_thread(Wanted::ByRoute(id), target, application);
             }
             Ok(_) => {
                 route.addresses = [target].into();
@@ -92,23 +99,38 @@ impl Runtime {
         }
     }
 
+    /// Has a thread resolve the host name of an address.
+    pub(super) fn resolve_by_thread(
+        &mut self,
+        wanted: Wanted,
+        target: String,
+        application: Application,
+    ) {
+        self.resolving.waiting.push_back(Name {
+            wanted,
+            target,
+            application,
+        });
+        self.start_resolvers();
+    }
+
     fn start_resolvers(&mut self) {
         while let Some(name) = self.resolving.next() {
             let Name {
-                route: id,
+                wanted,
                 target,
                 application,
             } = name;
-            if !self.waits_for(id, &target) {
+            if !self.is_wanted(&wanted, &target) {
                 continue;
             }
-            let handle = self.handle.clone();
+            let (handle, by) = (self.handle.clone(), wanted.clone());
             let run = move || {
-                // The count of threads goes by what they send.
+                // The threads are known by what they send.
                 let result = std::panic::catch_unwind(|| resolve(&target))
                     .unwrap_or_else(|_| Err(format!("{target}: a resolver panicked")));
                 handle.send(Command::Resolved {
-                    route: id,
+                    wanted: by,
                     target,
                     application,
                     result,
@@ -119,9 +141,25 @@ impl Runtime {
                 Ok(_) => self.resolving.threads.push(application),
                 Err(error) => {
                     let text = format!("the service has no thread to resolve a host name: {error}");
-                    self.fail_route(id, Status::unavailable(text));
+                    self.fail_wanted(wanted, text);
                 }
             }
+        }
+    }
+
+    fn fail_wanted(&mut self, wanted: Wanted, text: String) {
+        match wanted {
+            Wanted::ByRoute(id) => self.fail_route(id, Status::unavailable(text)),
+            Wanted::ByApplication(_, publication) => {
+                publication.begin(Err(Status::failed_precondition(text)));
+            }
+        }
+    }
+
+    fn is_wanted(&self, wanted: &Wanted, target: &str) -> bool {
+        match wanted {
+            Wanted::ByRoute(id) => self.waits_for(*id, target),
+            Wanted::ByApplication(_, publication) => publication.is_wanted(),
         }
     }
 
@@ -135,24 +173,27 @@ impl Runtime {
 
     pub(super) fn handle_resolved(
         &mut self,
-        id: RouteId,
+        wanted: Wanted,
         target: &str,
         application: Application,
         result: Result<Vec<String>, String>,
     ) {
         self.resolving.end(application);
         self.start_resolvers();
-        if !self.waits_for(id, target) {
+        if !self.is_wanted(&wanted, target) {
             return;
         }
-        match result {
-            Ok(addresses) => {
+        match (result, wanted) {
+            (Err(text), wanted) => self.fail_wanted(wanted, text),
+            (Ok(addresses), Wanted::ByRoute(id)) => {
                 if let Some(route) = self.routes.get_mut(id) {
                     route.addresses = addresses.into();
                 }
                 self.connect(id);
             }
-            Err(text) => self.fail_route(id, Status::unavailable(text)),
+            (Ok(addresses), Wanted::ByApplication(application, publication)) => {
+                self.publish_at_one(addresses, application, publication);
+            }
         }
     }
 }
@@ -163,7 +204,7 @@ mod tests {
 
     fn name(process: u32, route: RouteId) -> Name {
         Name {
-            route,
+            wanted: Wanted::ByRoute(route),
             target: format!("udp://name-{route}:1"),
             application: Application::Process(process),
         }
@@ -178,7 +219,10 @@ mod tests {
         let begin = |resolving: &mut Resolving| {
             let next = resolving.next()?;
             resolving.threads.push(next.application);
-            Some(next.route)
+            match next.wanted {
+                Wanted::ByRoute(route) => Some(route),
+                Wanted::ByApplication(..) => None,
+            }
         };
         for route in 0..MAX_THREADS_OF_ONE {
             assert_eq!(begin(&mut resolving), Some(route));
@@ -195,7 +239,8 @@ mod tests {
         resolving.waiting.push_back(name(4, 888));
         resolving.end(Application::Process(1));
         assert_eq!(begin(&mut resolving), Some(888), "it has none yet");
+        let waiting = resolving.waiting.len();
         resolving.forget(4);
-        assert!(resolving.waiting.iter().all(|name| name.route != 4));
+        assert_eq!(resolving.waiting.len(), waiting - 1);
     }
 }
