@@ -19,6 +19,7 @@
 //!   way through a plane│     builds, on any plane            that was kept
 //!                      │           │
 //!                      │     Peer, Cancellation              who calls, and whether it still waits
+//!   TraceParent: what a trace has in metadata
 //! ```
 
 #![forbid(unsafe_code)]
@@ -38,6 +39,7 @@ mod owned;
 mod peer;
 mod status;
 mod stream;
+mod trace;
 
 pub use cancellation::{Cancellation, Cancelled};
 pub use code::Code;
@@ -55,3 +57,4 @@ pub use owned::OwnedMessage;
 pub use peer::{Peer, ProcessCredentials};
 pub use status::{Status, Unsent};
 pub use stream::{StreamFlags, StreamPosition};
+pub use trace::{TRACEPARENT, TRACESTATE, TraceParent};

@@ -90,7 +90,8 @@ pub use starling_call::{
     CallDescriptor, CallNumber, CallOptions, Cancellation, Cancelled, Code, CompressedBody,
     Direction, Encoding, HeaderError, Metadata, MetadataError, MetadataView, MethodId, MethodPath,
     OwnedMessage, Peer, ProcessCredentials, RequestCoding, RequestView, ResponseBuilder,
-    ResponseExtra, ResponseMessage, Status, StreamFlags, StreamPosition, UnaryFn, WorkerFn, header,
+    ResponseExtra, ResponseMessage, Status, StreamFlags, StreamPosition, TRACEPARENT, TRACESTATE,
+    TraceParent, UnaryFn, WorkerFn, header,
 };
 pub use starling_proto::{
     ClientSessionReport, Config as ProtocolConfig, ConfigError, Congestion, HighWater, Msgbuf,

@@ -43,6 +43,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use starling_endpoint::{Code, Metadata, MetadataView};
+
+pub use starling_endpoint::{TRACEPARENT, TRACESTATE};
 use tracing::Span;
 use tracing::field::Empty;
 
@@ -51,11 +53,6 @@ pub(crate) use clients::ClientBound;
 pub use clients::ClientTraces;
 pub use context::{Scoped, TraceContext, TraceEntered};
 pub(crate) use server::TracedMethod;
-
-/// The key of a trace's context in metadata (W3C Trace Context).
-pub const TRACEPARENT: &str = "traceparent";
-/// The key of what tracing systems add to it.
-pub const TRACESTATE: &str = "tracestate";
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// A call begins a trace if a random number is below this.

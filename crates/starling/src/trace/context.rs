@@ -1,29 +1,21 @@
-//! The context of a trace, as W3C's recommendation Trace Context has it (level 1, 2020).
-//!
-//! ```text
-//!  traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
-//!               version  trace id                    span id      flags: 01 is sampled
-//! ```
+//! The context of a trace, as W3C's recommendation Trace Context has it: a `traceparent`, and what tracing systems add
+//! to it.
 
 use std::cell::{Cell, RefCell};
-use std::fmt::Write;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Bytes of a `traceparent` of version 0.
-const PARENT_LEN: usize = 55;
+use starling_endpoint::TraceParent;
+
 /// Bytes of a `tracestate` that is passed on, at most.
 const MAX_STATE: usize = 512;
-const SAMPLED: u8 = 1;
 
 /// Where in which trace something happens: what a call carries to its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceContext {
-    trace_id: u128,
-    span_id: u64,
-    flags: u8,
+    parent: TraceParent,
     state: Option<Arc<str>>,
 }
 
@@ -49,27 +41,12 @@ pub(super) fn random() -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Lower-case hexadecimal digits as a number. `None` if there are others.
-fn hex(digits: &[u8]) -> Option<u128> {
-    digits.iter().try_fold(0, |number, digit| {
-        let value = match digit {
-            b'0'..=b'9' => digit - b'0',
-            b'a'..=b'f' => digit - b'a' + 10,
-            _ => return None,
-        };
-        Some(number << 4 | u128::from(value))
-    })
-}
-
 impl TraceContext {
     /// A context with these ids. `None` if one of them is 0, which names nothing.
     pub fn new(trace_id: u128, span_id: u64, is_sampled: bool) -> Option<Self> {
-        (trace_id != 0 && span_id != 0).then_some(Self {
-            trace_id,
-            span_id,
-            flags: if is_sampled { SAMPLED } else { 0 },
-            state: None,
-        })
+        let parent = TraceParent::new(trace_id, span_id, is_sampled)?;
+        let state = None;
+        Some(Self { parent, state })
     }
 
     /// The same context with what tracing systems add, if that can be passed on: at most 512 bytes of
@@ -86,21 +63,10 @@ impl TraceContext {
     /// The context that a `traceparent` and a `tracestate` give. `None` if the first is malformed; a second
     /// one that is malformed is left out.
     pub fn parse(traceparent: &[u8], tracestate: Option<&[u8]>) -> Option<Self> {
-        let (head, rest) = traceparent.split_at_checked(PARENT_LEN)?;
-        let version = hex(&head[..2])?;
-        // A later version may have more fields, behind a dash.
-        let is_whole = match version {
-            0 => rest.is_empty(),
-            0xff => false,
-            _ => rest.is_empty() || rest.starts_with(b"-"),
+        let context = Self {
+            parent: TraceParent::parse(traceparent)?,
+            state: None,
         };
-        let has_dashes = [2, 35, 52].iter().all(|at| head[*at] == b'-');
-        if !is_whole || !has_dashes {
-            return None;
-        }
-        let (trace_id, span_id) = (hex(&head[3..35])?, hex(&head[36..52])? as u64);
-        let flags = hex(&head[53..])? as u8;
-        let context = Self::new(trace_id, span_id, flags & SAMPLED != 0)?;
         Some(
             match tracestate.and_then(|state| std::str::from_utf8(state).ok()) {
                 Some(state) => context.with_tracestate(state),
@@ -111,11 +77,8 @@ impl TraceContext {
 
     /// The root of a new trace, which is sampled.
     pub(super) fn new_root() -> Self {
-        let trace_id = u128::from(random()) << 64 | u128::from(random());
         Self {
-            trace_id: trace_id.max(1),
-            span_id: random().max(1),
-            flags: SAMPLED,
+            parent: TraceParent::root([random(), random(), random()]),
             state: None,
         }
     }
@@ -123,39 +86,35 @@ impl TraceContext {
     /// Another span of the same trace.
     pub(super) fn child(&self) -> Self {
         Self {
-            span_id: random().max(1),
-            ..self.clone()
+            parent: self.parent.child(random()),
+            state: self.state.clone(),
         }
     }
 
     /// The same, and nobody records it from here on.
     pub(super) fn not_sampled(mut self) -> Self {
-        self.flags &= !SAMPLED;
+        self.parent = self.parent.not_sampled();
         self
     }
 
     /// The trace.
     pub fn trace_id(&self) -> u128 {
-        self.trace_id
+        self.parent.trace_id()
     }
 
     /// The span.
     pub fn span_id(&self) -> u64 {
-        self.span_id
+        self.parent.span_id()
     }
 
     /// Whether whoever began the trace records it.
     pub fn is_sampled(&self) -> bool {
-        self.flags & SAMPLED != 0
+        self.parent.is_sampled()
     }
 
     /// As `traceparent`.
     pub fn traceparent(&self) -> String {
-        let mut text = String::with_capacity(PARENT_LEN);
-        let (trace_id, span_id, flags) = (self.trace_id, self.span_id, self.flags);
-        write!(text, "00-{trace_id:032x}-{span_id:016x}-{flags:02x}")
-            .expect("a string takes all text");
-        text
+        self.parent.to_string()
     }
 
     /// As `tracestate`.
@@ -164,11 +123,11 @@ impl TraceContext {
     }
 
     pub(super) fn trace_id_hex(&self) -> String {
-        format!("{:032x}", self.trace_id)
+        format!("{:032x}", self.trace_id())
     }
 
     pub(super) fn span_id_hex(&self) -> String {
-        format!("{:016x}", self.span_id)
+        format!("{:016x}", self.span_id())
     }
 
     /// The context of what runs here: of the handler that this thread runs, or whose future it polls, or of
@@ -249,34 +208,7 @@ mod tests {
 
     #[test]
     fn what_is_malformed_is_no_context() {
-        let with = |at: usize, text: &str| {
-            let mut parent = PARENT.to_owned();
-            parent.replace_range(at..at + text.len(), text);
-            TraceContext::parse(parent.as_bytes(), None)
-        };
-        for wrong in [
-            with(0, "ff"),
-            with(0, "0g"),
-            with(2, "_"),
-            with(3, &"0".repeat(32)),
-            with(3, "4B"),
-            with(36, &"0".repeat(16)),
-            with(53, "0x"),
-            TraceContext::parse(b"", None),
-            TraceContext::parse(&PARENT.as_bytes()[..54], None),
-            TraceContext::parse(format!("{PARENT}-x").as_bytes(), None),
-        ] {
-            assert_eq!(wrong, None);
-        }
-        // A later version, which may have more.
-        for more in ["", "-what-comes-later"] {
-            let later = format!("cc{}{more}", &PARENT[2..]);
-            assert!(
-                TraceContext::parse(later.as_bytes(), None).is_some(),
-                "{later}"
-            );
-        }
-        assert!(TraceContext::parse(format!("cc{}x", &PARENT[2..]).as_bytes(), None).is_none());
+        assert_eq!(TraceContext::parse(&PARENT.as_bytes()[1..], None), None);
         let long = "k=".to_owned() + &"v".repeat(MAX_STATE);
         for state in [long.as_bytes(), b"k=\x01", b"k=\xff", b""] {
             let context = TraceContext::parse(PARENT.as_bytes(), Some(state));
@@ -292,7 +224,7 @@ mod tests {
             .for_each(|(parent, state)| {
                 // Near a sound one, so that more than the first byte is looked at.
                 let mut near = PARENT.as_bytes().to_vec();
-                for (at, byte) in parent.iter().take(PARENT_LEN).enumerate() {
+                for (at, byte) in parent.iter().take(PARENT.len()).enumerate() {
                     near[at] ^= byte & u8::from(at % 7 == parent.len() % 7);
                 }
                 for bytes in [parent, &near] {
