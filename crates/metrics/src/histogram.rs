@@ -108,6 +108,10 @@ impl Durations {
     pub(crate) fn totals(&self) -> HistogramTotals {
         HistogramTotals::of(&self.buckets, &self.sum_ns)
     }
+
+    pub(crate) fn cells(&self) -> (&[Cell], &Cell) {
+        (&self.buckets, &self.sum_ns)
+    }
 }
 
 /// Sizes in bytes.
@@ -136,6 +140,10 @@ impl Sizes {
 
     pub(crate) fn totals(&self) -> HistogramTotals {
         HistogramTotals::of(&self.buckets, &self.sum)
+    }
+
+    pub(crate) fn cells(&self) -> (&[Cell], &Cell) {
+        (&self.buckets, &self.sum)
     }
 }
 

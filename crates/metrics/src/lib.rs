@@ -22,6 +22,7 @@ mod cells;
 mod histogram;
 mod recorder;
 mod registry;
+mod saved;
 mod text;
 mod totals;
 
@@ -29,5 +30,5 @@ pub use cells::Writers;
 pub use histogram::{DURATION_BOUNDS_NS, HistogramTotals, SIZE_BOUNDS};
 pub use recorder::CallRecorder;
 pub use registry::{CallSeries, MAX_SERIES, Recorder, Registry, SeriesKey, Side};
-pub use text::{Kind, TextWriter, write_calls};
+pub use text::{Kind, LabelledCalls, TextWriter, write_calls, write_labelled};
 pub use totals::CallTotals;

@@ -28,10 +28,10 @@ pub struct CallRecorder {
     turn_codes: AtomicU32,
     /// Calls of this turn, by code.
     in_turn: [Cell; CODES],
-    requests: Sizes,
-    responses: Sizes,
+    pub(crate) requests: Sizes,
+    pub(crate) responses: Sizes,
     /// By code. Boxed, because few codes occur.
-    durations: [OnceLock<Box<Durations>>; CODES],
+    pub(crate) durations: [OnceLock<Box<Durations>>; CODES],
     queued: OnceLock<Box<Durations>>,
     /// Calls that have begun here, less those that have ended here. It may be below zero: a call can begin in
     /// one thread and end in another, each with a recorder of its own.
@@ -42,7 +42,8 @@ pub struct CallRecorder {
 }
 
 impl CallRecorder {
-    pub(crate) fn new(writers: Writers) -> Self {
+    /// One without counts.
+    pub fn new(writers: Writers) -> Self {
         Self {
             writers,
             run: Run::default(),
@@ -177,8 +178,23 @@ impl CallRecorder {
     #[inline]
     pub fn end(&self, code: Code, elapsed_ns: u64) {
         self.in_flight.add(u64::MAX, self.writers);
+        self.record_duration(code, elapsed_ns);
+    }
+
+    #[inline]
+    fn record_duration(&self, code: Code, elapsed_ns: u64) {
         let durations = self.durations_of(code);
         durations.record(elapsed_ns, 1, self.writers);
+    }
+
+    /// A call is over whose beginning was not recorded. It allocates only for the first call with its code.
+    #[inline]
+    pub fn record(&self, code: Code, elapsed_ns: u64, request: usize, response: Option<usize>) {
+        self.record_request(request);
+        if let Some(response) = response {
+            self.record_response(response);
+        }
+        self.record_duration(code, elapsed_ns);
     }
 
     /// The same with the bytes of its request, and of its response if it has one.

@@ -8,6 +8,7 @@ use std::fmt::{self, Write};
 
 use crate::histogram::HistogramTotals;
 use crate::registry::{CallSeries, Side};
+use crate::totals::CallTotals;
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +96,65 @@ impl<W: Write> TextWriter<W> {
 /// Nanoseconds of a second.
 const SECOND: f64 = 1e9;
 
+/// The counts of calls, and the labels that they have in a text.
+#[derive(Debug)]
+pub struct LabelledCalls<'a> {
+    /// Names and values.
+    pub labels: Vec<(&'a str, &'a str)>,
+    /// The counts.
+    pub totals: &'a CallTotals,
+}
+
+/// Writes how long calls took and how large their messages were: `PREFIX_call_duration_seconds`,
+/// `PREFIX_request_size_bytes` and `PREFIX_response_size_bytes`.
+///
+/// # Errors
+/// Those of the output.
+pub fn write_labelled<W: Write>(
+    out: &mut TextWriter<W>,
+    prefix: &str,
+    calls: &[LabelledCalls<'_>],
+) -> fmt::Result {
+    let name = format!("{prefix}_call_duration_seconds");
+    out.family(
+        &name,
+        "How long calls took, by the status that they ended with.",
+        Kind::Histogram,
+    )?;
+    for LabelledCalls { labels, totals } in calls {
+        for (code, durations) in totals.durations() {
+            let status = ("rpc_response_status_code", code.name());
+            let labels = [&labels[..], &[status]].concat();
+            let within = durations.within_durations();
+            out.histogram(&name, &labels, durations, within, SECOND)?;
+        }
+    }
+    type Sizes = fn(&CallTotals) -> &HistogramTotals;
+    let sizes: [(_, _, Sizes); 2] = [
+        (
+            "request",
+            "Bytes of requests without their headers.",
+            |totals| &totals.requests,
+        ),
+        (
+            "response",
+            "Bytes of responses without their headers.",
+            |totals| &totals.responses,
+        ),
+    ];
+    for (what, help, sizes) in sizes {
+        let name = format!("{prefix}_{what}_size_bytes");
+        out.family(&name, help, Kind::Histogram)?;
+        for LabelledCalls { labels, totals } in calls {
+            let sizes = sizes(totals);
+            if sizes.count() > 0 {
+                out.histogram(&name, labels, sizes, sizes.within_sizes(), 1.0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Writes the metrics of calls.
 ///
 /// # Errors
@@ -126,45 +186,12 @@ fn write_side<W: Write>(
         Side::Client => "client",
         Side::Server => "server",
     };
-    let name = format!("rpc_{side}_call_duration_seconds");
-    out.family(
-        &name,
-        "How long calls took, by the status that they ended with.",
-        Kind::Histogram,
-    )?;
-    for series in series {
-        for (code, durations) in series.totals.durations() {
-            let mut labels = labels_of(series).to_vec();
-            labels.push(("rpc_response_status_code", code.name()));
-            out.histogram(
-                &name,
-                &labels,
-                durations,
-                durations.within_durations(),
-                SECOND,
-            )?;
-        }
-    }
-    let sizes = [
-        ("request", "Bytes of requests, of streams of each message."),
-        (
-            "response",
-            "Bytes of responses, of streams of each message.",
-        ),
-    ];
-    for (what, help) in sizes {
-        let name = format!("rpc_{side}_{what}_size_bytes");
-        out.family(&name, help, Kind::Histogram)?;
-        for series in series {
-            let sizes = match what {
-                "request" => &series.totals.requests,
-                _ => &series.totals.responses,
-            };
-            if sizes.count() > 0 {
-                out.histogram(&name, &labels_of(series), sizes, sizes.within_sizes(), 1.0)?;
-            }
-        }
-    }
+    let labelled = series.iter().map(|series| LabelledCalls {
+        labels: labels_of(series).to_vec(),
+        totals: &series.totals,
+    });
+    let labelled: Vec<_> = labelled.collect();
+    write_labelled(out, &format!("rpc_{side}"), &labelled)?;
     let name = format!("starling_{side}_queue_duration_seconds");
     let help = match side {
         "client" => "How long calls waited for room in a full channel.",
