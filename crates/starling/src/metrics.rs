@@ -112,7 +112,17 @@ pub fn prometheus() -> String {
 /// If the address cannot be bound.
 pub fn serve(address: &str) -> Result<MetricsPage, Error> {
     enable();
-    MetricsPage::open(address)
+    MetricsPage::open(address, || Ok(prometheus()))
+}
+
+/// Shows another text than that of this process's calls: that of the managed service. If there is none, the page says
+/// why, with the status 503.
+#[doc(hidden)]
+pub fn serve_text(
+    address: &str,
+    text: impl Fn() -> Result<String, String> + Send + 'static,
+) -> Result<MetricsPage, Error> {
+    MetricsPage::open(address, text)
 }
 
 /// The method of a path: `kv.Kv/Get` of `/kv.Kv/Get`.

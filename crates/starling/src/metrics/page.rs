@@ -22,6 +22,11 @@ const READING: Duration = Duration::from_secs(5);
 /// Bytes of a request's head, at most.
 const MAX_HEAD: usize = 8 << 10;
 
+/// What a page shows, or why it cannot.
+pub(super) trait PageText: Fn() -> Result<String, String> + Send + 'static {}
+
+impl<T: Fn() -> Result<String, String> + Send + 'static> PageText for T {}
+
 /// A page of metrics, at `http://ADDRESS/metrics`. Dropping it closes the page.
 pub struct MetricsPage {
     address: SocketAddr,
@@ -30,7 +35,7 @@ pub struct MetricsPage {
 }
 
 impl MetricsPage {
-    pub(super) fn open(address: &str) -> Result<Self, Error> {
+    pub(super) fn open(address: &str, text: impl PageText) -> Result<Self, Error> {
         let attempt = || format!("show metrics at http://{address}/metrics");
         let failed = |error: io::Error| {
             let remedy = "choose another HOST:PORT of this host; port 0 is any free one";
@@ -42,7 +47,7 @@ impl MetricsPage {
         let its_flag = Arc::clone(&is_closed);
         let thread = std::thread::Builder::new()
             .name("starling-metrics".into())
-            .spawn(move || answer_all(&listener, &its_flag))
+            .spawn(move || answer_all(&listener, &its_flag, &text))
             .map_err(|error| Error::system("start a thread for the page of metrics", error))?;
         Ok(Self {
             address,
@@ -84,14 +89,14 @@ impl Drop for MetricsPage {
     }
 }
 
-fn answer_all(listener: &TcpListener, is_closed: &AtomicBool) {
+fn answer_all(listener: &TcpListener, is_closed: &AtomicBool, text: &impl PageText) {
     for connection in listener.incoming() {
         if is_closed.load(Ordering::Acquire) {
             return;
         }
         match connection {
             // A client that goes away has no answer, and that is all.
-            Ok(connection) => drop(answer(connection)),
+            Ok(connection) => drop(answer(connection, text)),
             // For lack of files: others are closed meanwhile.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
@@ -132,7 +137,7 @@ impl Write for Timed {
     }
 }
 
-fn answer(connection: TcpStream) -> io::Result<()> {
+fn answer(connection: TcpStream, text: &impl PageText) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
     let mut connection = Timed { connection, until };
     let head = read_head(&mut connection)?;
@@ -144,7 +149,10 @@ fn answer(connection: TcpStream) -> io::Result<()> {
     );
     let path = target.split('?').next().unwrap_or_default();
     let (status, body) = match (method, path) {
-        ("GET" | "HEAD", "/metrics") => ("200 OK", super::prometheus()),
+        ("GET" | "HEAD", "/metrics") => match text() {
+            Ok(text) => ("200 OK", text),
+            Err(why) => ("503 Service Unavailable", format!("{why}\n")),
+        },
         ("GET" | "HEAD", _) => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", "ask with GET\n".to_owned()),
     };

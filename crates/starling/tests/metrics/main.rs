@@ -4,6 +4,7 @@ mod callers;
 #[path = "../common/mod.rs"]
 mod common;
 mod page;
+mod parser;
 mod streams;
 mod text;
 

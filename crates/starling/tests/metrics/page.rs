@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::text::parse;
+use crate::parser::parse;
 
 fn ask(address: SocketAddr, request: &str) -> String {
     let mut connection = TcpStream::connect(address).expect("the page");
@@ -11,6 +13,26 @@ fn ask(address: SocketAddr, request: &str) -> String {
     let mut answer = String::new();
     connection.read_to_string(&mut answer).expect("an answer");
     answer
+}
+
+#[test]
+fn a_page_of_another_text_says_why_there_is_none() {
+    let is_there = Arc::new(AtomicBool::new(true));
+    let flag = Arc::clone(&is_there);
+    let text = move || match flag.load(Ordering::Relaxed) {
+        true => Ok("up 1\n".to_owned()),
+        false => Err("it has ended".to_owned()),
+    };
+    let page = starling::metrics::serve_text("127.0.0.1:0", text).expect("a free port");
+    let get = || ask(page.address(), "GET /metrics HTTP/1.1\r\n\r\n");
+    let answer = get();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nup 1\n"));
+    is_there.store(false, Ordering::Relaxed);
+    let answer = get();
+    assert!(
+        answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("it has ended\n"),
+        "{answer}"
+    );
 }
 
 #[test]
