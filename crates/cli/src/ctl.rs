@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use starling::managed::{DatapathView, ListRequest, Listing, OperatorClient, PolicyChange};
+use starling::managed::{
+    DatapathView, ListRequest, Listing, MetricsRequest, OperatorClient, PolicyChange,
+};
 use starling::{CallOptions, Channel, Response, Status};
 use starling_service::{POLICY_KINDS, PolicySpec};
 
@@ -69,6 +71,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Prints what policies have counted, in Prometheus' text format: see the kind metrics.
+    Metrics,
     /// Lists the kinds of policies, with settings to begin with. Asks no service.
     Kinds,
     /// Adds a policy, behind all others.
@@ -192,6 +196,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             });
         }
         Command::Schema(command) => return schema::run(&service()?, command),
+        Command::Metrics => {
+            let response = service()?.0.metrics(&MetricsRequest::new()).wait()?;
+            return output::print(response.message().text());
+        }
         Command::Kinds => return output::print(&text::kinds(POLICY_KINDS)),
         Command::Attach { name, kind, edit } => {
             let spec = new(name, kind, edit)?;

@@ -50,8 +50,9 @@ Applications of this host call and are called through the service, with no chang
 STARLING_SERVICE to its name, and start them. Their channels reach the addresses that they always had, and
 their servers are reached at those. Without the variable they do all that themselves.
 
-The service prints a line `service NAME` when applications can use it. If it ends, the calls that pass it
-end with UNAVAILABLE. Applications find it again when it is back.
+The service prints a line `service NAME` when applications can use it, and a line `metrics URL` behind it
+if it shows metrics. If it ends, the calls that pass it end with UNAVAILABLE. Applications find it again
+when it is back.
 
 The file of --config may have any of these:
 
@@ -59,6 +60,7 @@ The file of --config may have any of these:
   any_user: false
   policies: []       # as `starling ctl apply` takes them
   schemas: []        # .proto files of methods that policies look into
+  metrics: 127.0.0.1:9100       # shows what policies count at http://127.0.0.1:9100/metrics
 
 Examples:
   starling service run
@@ -88,6 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         config.name.clone_from(name);
     }
     config.any_user = run.any_user || file.any_user == Some(true);
+    config.metrics.clone_from(&file.metrics);
     let name = config.name.clone();
     config.endpoint.idle = match run.idle {
         IdleName::Spin => Idle::Spin,
@@ -100,7 +103,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         source,
     })?;
     let service = Service::start(config)?;
-    output::print(&format!("service {name}\n"))?;
+    let page = service.metrics_address();
+    let page = page.map_or(String::new(), |at| format!("metrics http://{at}/metrics\n"));
+    output::print(&format!("service {name}\n{page}"))?;
     while service.is_running() {
         if signals.pending().next().is_some() {
             return Ok(());

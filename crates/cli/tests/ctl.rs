@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Output, Stdio};
 
 use common::{Serve, run, run_with_input, starling, text};
@@ -12,6 +13,8 @@ use serde_json::{Value, json};
 struct Service {
     name: String,
     child: Child,
+    /// The line that says where its metrics are, if they are anywhere.
+    page: String,
 }
 
 impl Service {
@@ -20,11 +23,15 @@ impl Service {
         let run = ["service", "run", "--idle", "block", "--name", &name];
         let mut command = starling(&[&run[..], more].concat());
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let output = child.stdout.take().unwrap();
-        BufReader::new(output).read_line(&mut line).unwrap();
+        let (mut line, mut page) = (String::new(), String::new());
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
         assert_eq!(line, format!("service {name}\n"));
-        Self { name, child }
+        if more.contains(&"--config") {
+            // Both lines come at once.
+            page = String::from_utf8(output.buffer().to_vec()).unwrap();
+        }
+        Self { name, child, page }
     }
 
     /// Runs `starling ctl` on it. Returns its exit status, its output and its error text.
@@ -213,11 +220,7 @@ fn a_file_is_applied_as_a_whole_or_not_at_all() {
 fn wrong_use_has_an_exit_status_and_says_what_to_do() {
     let service = Service::start("wrong", &[]);
     for (arguments, code, expected) in [
-        (
-            &["attach", "a", "nul"][..],
-            2,
-            "there are access-control, circuit-breaker, fault, null",
-        ),
+        (&["attach", "a", "nul"][..], 2, "fault, metrics, null"),
         (&["attach", "a", "null", "x"], 2, "expected KEY=VALUE"),
         (&["attach", "a", "null", "x=1"], 2, "unknown field `x`"),
         (
@@ -238,6 +241,38 @@ fn wrong_use_has_an_exit_status_and_says_what_to_do() {
     assert!(
         kinds.contains("rate-limit\n    lets so many calls a second pass"),
         "{kinds}"
+    );
+}
+
+#[test]
+fn an_operator_reads_what_policies_have_counted() {
+    let directory = std::env::temp_dir().join(format!("starling-metrics-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("service.yaml");
+    let file = "policies: [{name: calls, kind: metrics, for: {methods: [kv.Kv/Scan]}}]\n\
+                metrics: 127.0.0.1:0\n";
+    std::fs::write(&path, file).unwrap();
+    let service = Service::start("metrics", &["--config", path.to_str().unwrap()]);
+    std::fs::remove_dir_all(&directory).unwrap();
+    let server = kv();
+    assert_eq!(service.call(&server).0, 0);
+    let expected = format!(
+        "starling_service_call_duration_seconds_count{{policy=\"calls\",program=\"starling\",side=\"client\",\
+         server_address=\"{}\",rpc_method=\"kv.Kv/Scan\",rpc_response_status_code=\"OK\"}} 1",
+        server.addresses[0]
+    );
+    let said = service.done(&["metrics"]);
+    assert!(said.lines().any(|line| line == expected), "{said}");
+    let address = service.page.strip_prefix("metrics http://").unwrap();
+    let address = address.strip_suffix("/metrics\n").unwrap();
+    let mut page = TcpStream::connect(address).unwrap();
+    page.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    page.read_to_string(&mut answer).unwrap();
+    assert!(answer.lines().any(|line| line == expected), "{answer}");
+    assert!(
+        answer.ends_with("starling_policy_held{policy=\"calls\",kind=\"metrics\"} 0\n"),
+        "{answer}"
     );
 }
 

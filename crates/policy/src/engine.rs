@@ -2,6 +2,8 @@
 
 use starling_call::{CallOptions, Code, MethodId, Status};
 
+use crate::datapath::Datapath;
+use crate::recorded::Series;
 use crate::saved::{RestoreError, Saved, SavedReader};
 use crate::schema::{MethodSchema, PolicyMessage};
 
@@ -14,6 +16,8 @@ pub struct PolicyRequest<'a> {
     pub call: u64,
     /// The method.
     pub method: MethodId,
+    /// Whose call it is.
+    pub datapath: &'a Datapath,
     /// The deadline, metadata and so on. An engine may change them.
     pub options: &'a mut CallOptions,
     /// The body as it came, in the service's own memory: no application can change it any more.
@@ -24,7 +28,7 @@ pub struct PolicyRequest<'a> {
 
 /// A call that an engine let pass is over.
 #[derive(Clone, Copy, Debug)]
-pub struct PolicyEnd {
+pub struct PolicyEnd<'a> {
     /// The time, in nanoseconds of the service's clock.
     pub now_ns: u64,
     /// Which call it was.
@@ -34,6 +38,14 @@ pub struct PolicyEnd {
     /// How the call ended. `Cancelled`: that says nothing of its server, for its caller gave it up, or makes it
     /// elsewhere.
     pub code: Code,
+    /// Whose call it was.
+    pub datapath: &'a Datapath,
+    /// When it came to the first policy, in nanoseconds of the same clock.
+    pub since_ns: u64,
+    /// Bytes of its request.
+    pub request_bytes: usize,
+    /// Bytes of its response, if there was one.
+    pub response_bytes: Option<usize>,
 }
 
 /// What becomes of a request.
@@ -71,7 +83,10 @@ pub trait PolicyEngine: Send {
     }
 
     /// Takes in how a call that it let pass has ended.
-    fn on_end(&mut self, _end: &PolicyEnd) {}
+    fn on_end(&mut self, _end: &PolicyEnd<'_>) {}
+
+    /// Adds what it has counted.
+    fn series(&self, _into: &mut Vec<Series>) {}
 
     /// The state that a successor goes on with: another version of the engine, or the same with other settings.
     fn save(&self) -> Saved {

@@ -3,10 +3,11 @@
 pub(crate) mod access_control;
 pub(crate) mod circuit_breaker;
 pub(crate) mod fault;
+pub(crate) mod metrics;
 pub(crate) mod null;
 pub(crate) mod rate_limit;
 pub(crate) mod small_first;
 pub(crate) mod timeout;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::engine::PolicyEngine;
 use crate::engines::{
-    access_control, circuit_breaker, fault, null, rate_limit, small_first, timeout,
+    access_control, circuit_breaker, fault, metrics, null, rate_limit, small_first, timeout,
 };
 use crate::spec::SpecError;
 
@@ -40,6 +40,12 @@ pub const KINDS: &[Kind] = &[
         summary: "has a share of calls fail, or arrive later",
         example: r#"{"fail": 0.01, "code": "UNAVAILABLE", "delay": 0.1, "by": "10ms"}"#,
         build: |settings| build(settings, fault::Fault::new),
+    },
+    Kind {
+        name: "metrics",
+        summary: "counts calls, errors, latencies and sizes, by application, server and method",
+        example: r#"{"series": 256}"#,
+        build: |settings| build(settings, metrics::Metrics::new),
     },
     Kind {
         name: "null",

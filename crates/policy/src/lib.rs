@@ -12,6 +12,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`datapath`] | whose calls pass a policy |
 //! | [`engine`] | what an engine sees of calls, and what it may do |
 //! | [`spec`] | a policy as operators write it, in JSON: name, kind, scope, settings |
 //! | [`kinds`] | the table of all kinds |
@@ -19,22 +20,27 @@
 //! | [`schema`] | methods as their servers have them: what engines read messages by |
 //! | [`expression`] | conditions on requests |
 //! | [`saved`] | an engine's state as versioned, checked bytes |
+//! | [`recorded`] | what engines record of calls, for the operator |
 //! | [`settings`] | durations, shares and codes in settings |
 
 #![forbid(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod datapath;
 mod engine;
 mod engines;
 mod expression;
 mod kinds;
+mod recorded;
 mod saved;
 mod schema;
 mod settings;
 mod spec;
 
+pub use datapath::Datapath;
 pub use engine::{PolicyEnd, PolicyEngine, PolicyRequest, Verdict};
 pub use kinds::{KINDS, Kind};
+pub use recorded::{Series, SeriesLabels};
 pub use saved::{RestoreError, Saved};
 pub use schema::{MethodSchema, PolicyMessage};
 pub use settings::parse_duration;

@@ -18,7 +18,18 @@ impl Saved {
     }
 
     pub(crate) fn with_u64(mut self, value: u64) -> Self {
+        self.put_u64(value);
+        self
+    }
+
+    pub(crate) fn put_u64(&mut self, value: u64) {
         self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// Behind their length.
+    pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
+        self.put_u64(bytes.len() as u64);
+        self.bytes.extend_from_slice(bytes);
         self
     }
 
@@ -56,6 +67,14 @@ impl SavedReader<'_> {
         Ok(u64::from_le_bytes(*value))
     }
 
+    /// Bytes that are a text.
+    pub(crate) fn text(&mut self) -> Result<String, RestoreError> {
+        let len = usize::try_from(self.u64()?).map_err(|_| RestoreError::Broken)?;
+        let (bytes, rest) = (self.rest.split_at_checked(len)).ok_or(RestoreError::Broken)?;
+        self.rest = rest;
+        String::from_utf8(bytes.to_vec()).map_err(|_| RestoreError::Broken)
+    }
+
     /// Fails if there is more.
     pub(crate) fn end(&self) -> Result<(), RestoreError> {
         match self.rest {
@@ -89,6 +108,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{PolicyEngine, PolicyRequest, Verdict};
+    use crate::engines::testing::DATAPATH;
     use crate::kinds::KINDS;
 
     #[test]
@@ -112,8 +132,10 @@ mod tests {
                 now_ns: begun_ns.saturating_add(call * AGE_NS),
                 call: *call,
                 method: MethodId(7),
+                datapath: &DATAPATH,
                 options: &mut CallOptions::default(),
                 body: b"",
+                message: None,
             };
             !matches!(engine.on_request(&mut request, 0), Verdict::Refuse(_))
         };
@@ -162,5 +184,23 @@ mod tests {
                     kind.name
                 );
             });
+    }
+
+    #[test]
+    fn texts_are_read_as_they_were_saved_and_what_is_none_is_refused() {
+        let saved = Saved::new(1).with_bytes("höhe".as_bytes()).with_bytes(b"");
+        let mut reader = saved.reader();
+        assert_eq!(
+            (reader.text(), reader.text()),
+            (Ok("höhe".to_owned()), Ok(String::new()))
+        );
+        for wrong in [
+            Saved::new(1),
+            Saved::new(1).with_bytes(b"\xff"),
+            Saved::new(1).with_u64(1),
+            Saved::new(1).with_u64(u64::MAX),
+        ] {
+            assert_eq!(wrong.reader().text(), Err(RestoreError::Broken));
+        }
     }
 }

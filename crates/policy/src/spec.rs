@@ -39,7 +39,7 @@ pub struct PolicySpec {
 }
 
 /// Which end of calls a policy stands at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
     /// The calls that applications make.
@@ -308,10 +308,7 @@ mod tests {
             ("{}", "missing field `name`"),
             (r#"{"name":"","kind":"null"}"#, "name: \"\" is no name"),
             (r#"{"name":"a b","kind":"null"}"#, "is no name"),
-            (
-                r#"{"name":"a","kind":"nul"}"#,
-                "there are access-control, circuit-breaker, fault, null",
-            ),
+            (r#"{"name":"a","kind":"nul"}"#, "fault, metrics, null"),
             (
                 r#"{"name":"a","kind":"access-control","settings":{"deny":"true"}}"#,
                 "for.methods: access-control looks into requests",

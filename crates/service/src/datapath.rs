@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use starling_policy::Datapath;
+
 /// One policy of a runtime. A place is used again, an id is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyId {
@@ -9,8 +11,15 @@ pub(crate) struct PolicyId {
     pub(crate) id: u32,
 }
 
+/// A policy that calls have to pass, and whose they are to it: their caller's, or their server's.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) policy: PolicyId,
+    pub(crate) datapath: Arc<Datapath>,
+}
+
 /// The policies of a route, in the order in which requests pass them.
-pub(crate) type Chain = Arc<[PolicyId]>;
+pub(crate) type Chain = Arc<[Step]>;
 
 /// The policies that a call has passed, which hear of its end. None for most calls.
 #[derive(Clone, Debug, Default)]
@@ -19,16 +28,29 @@ pub(crate) struct Passed {
     count: usize,
     /// Which call it is, to them.
     pub(crate) call: u64,
+    /// When it came here.
+    pub(crate) since_ns: u64,
+    /// Bytes of its messages.
+    pub(crate) request_bytes: usize,
+    pub(crate) response_bytes: Option<usize>,
 }
 
 impl Passed {
     /// None of a chain yet.
-    pub(crate) fn none_of(chain: &Chain, call: u64) -> Self {
+    pub(crate) fn none_of(chain: Chain, call: u64, since_ns: u64, request_bytes: usize) -> Self {
         Self {
-            chain: Some(Arc::clone(chain)),
+            chain: Some(chain),
             count: 0,
             call,
+            since_ns,
+            request_bytes,
+            response_bytes: None,
         }
+    }
+
+    /// The call has a response of so many bytes.
+    pub(crate) fn set_response(&mut self, bytes: usize) {
+        self.response_bytes = Some(bytes);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -41,8 +63,8 @@ impl Passed {
     }
 
     /// The policy that is next.
-    pub(crate) fn next(&self) -> Option<PolicyId> {
-        self.chain.as_ref()?.get(self.count).copied()
+    pub(crate) fn next(&self) -> Option<&Step> {
+        self.chain.as_ref()?.get(self.count)
     }
 
     /// The next one is passed.
@@ -56,8 +78,8 @@ impl Passed {
     }
 
     /// Those that are passed, the last one first.
-    pub(crate) fn reversed(&self) -> impl Iterator<Item = PolicyId> + '_ {
+    pub(crate) fn reversed(&self) -> impl Iterator<Item = &Step> {
         let chain = self.chain.as_deref().unwrap_or(&[]);
-        chain[..self.count.min(chain.len())].iter().rev().copied()
+        chain[..self.count.min(chain.len())].iter().rev()
     }
 }

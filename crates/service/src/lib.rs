@@ -17,6 +17,7 @@
 //! | [`forwarded`] | what of a call is handed on |
 //! | [`datapath`] | the policies that a call passes |
 //! | [`schemas`] | the methods that policies know, and read messages by |
+//! | [`metrics`] | what policies have counted, as text |
 //! | [`operator`] | what the operator does: policies, what goes on |
 //! | [`control`], [`publication`] | addresses at which the service listens for applications |
 //! | [`device`] | the devices of links |
@@ -29,6 +30,7 @@ mod device;
 mod error;
 mod forwarded;
 mod link;
+mod metrics;
 mod operator;
 mod publication;
 mod runtime;

@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use starling::managed::{
-    KnownMethodsMut, ListRequest, ListingMut, Operator, PolicyChange, PolicyChangesMut,
-    SchemaAddition,
+    KnownMethodsMut, ListRequest, ListingMut, MetricsRequest, MetricsTextMut, Operator,
+    PolicyChange, PolicyChangesMut, SchemaAddition,
 };
 use starling::{Request, Status};
 use starling_policy::{PolicyEngine, PolicySpec, SpecError, check_list, parse_list};
 
-use crate::ROOT;
 use crate::runtime::{Built, Command, Report, RuntimeHandle};
 use crate::schemas::Schemas;
+use crate::{ROOT, metrics};
 
 /// A runtime that does not answer in this time has failed.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -43,6 +43,12 @@ impl Operations {
             policies: Mutex::new(policies),
             schemas,
         }
+    }
+
+    /// What policies have counted, as text.
+    pub(crate) fn metrics_text(&self) -> Result<String, Status> {
+        let report = self.ask(|reply| Command::Metrics { reply })?;
+        Ok(metrics::text(&report))
     }
 
     /// Asks the runtime, and waits for its answer.
@@ -303,6 +309,16 @@ impl Operator for Operations {
         response: PolicyChangesMut<'_>,
     ) -> Result<(), Status> {
         self.answer(&request, response, Self::attach_policy)
+    }
+
+    fn metrics(
+        &self,
+        request: Request<'_, MetricsRequest>,
+        mut response: MetricsTextMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        response.set_text(&self.metrics_text()?);
+        Ok(())
     }
 
     fn configure(

@@ -17,6 +17,7 @@ mod given_up;
 mod identity;
 mod leaving;
 mod links;
+mod paths;
 mod policies;
 mod poller;
 mod publish;
@@ -53,7 +54,7 @@ use crate::publication::Publication;
 use crate::schemas::Schemas;
 
 pub(crate) use self::policies::Built;
-pub(crate) use self::report::Report;
+pub(crate) use self::report::{MetricsReport, PolicyMetrics, Report};
 
 /// While links are busy or spin, the parked ones are looked at once in so many rounds.
 const ROUNDS_PER_LOOK: u32 = 16;
@@ -97,6 +98,10 @@ pub(crate) enum Command {
     },
     /// The operator wants to know.
     Report { reply: mpsc::SyncSender<Report> },
+    /// The operator wants the counts of policies.
+    Metrics {
+        reply: mpsc::SyncSender<MetricsReport>,
+    },
     /// Ends the runtime.
     Stop,
 }
@@ -269,6 +274,9 @@ impl Runtime {
                 }
                 Command::Report { reply } => {
                     let _ = reply.send(self.report());
+                }
+                Command::Metrics { reply } => {
+                    let _ = reply.send(self.policies.metrics());
                 }
                 Command::Stop => {
                     self.links.end_all();
@@ -513,7 +521,7 @@ impl Runtime {
             mut reply,
             stream_key,
             method,
-            passed,
+            mut passed,
             route,
             stream,
             ..
@@ -528,6 +536,7 @@ impl Runtime {
                 {
                     route.streams.insert((method, id));
                 }
+                passed.set_response(response.body().len());
                 forwarded::fill(&mut reply, response, stream_key);
                 Ok(())
             }
@@ -537,7 +546,7 @@ impl Runtime {
                 // Another route may have its number by now.
                 let route = self.routes.get(route);
                 if let Some(route) = route.filter(|route| route.from() == from) {
-                    status = named_publicly(status, route);
+                    status = route.named_publicly(status);
                 }
                 if unsent_message(&mut status).is_some() {
                     // No server has it: the caller may make it elsewhere.
@@ -581,21 +590,5 @@ impl Runtime {
                 entry.link.cancel(call);
             }
         }
-    }
-}
-
-/// Has the text of a failure name an application by the address that its clients know.
-fn named_publicly(status: Status, route: &Route) -> Status {
-    let (own, public) = match (route.callers, &route.local) {
-        (Callers::All(_), _) => (&route.target, &route.identity.server),
-        (Callers::Peer(..), Some(local)) => (&local.address, &route.target),
-        (Callers::Peer(..), None) => return status,
-    };
-    match status.message().strip_prefix(own.as_str()) {
-        Some(rest) => {
-            let text = format!("{public}{rest}");
-            status.with_message(text)
-        }
-        None => status,
     }
 }

@@ -1,9 +1,11 @@
 //! The service as a whole.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use starling::ServerHandle;
+use starling::metrics::MetricsPage;
 use starling_endpoint::EndpointConfig;
 use starling_io::{Fault, IoError, MonotonicClock};
 use starling_io_shm::{ShmConfig, ShmIo};
@@ -30,6 +32,8 @@ pub struct ServiceConfig {
     pub policies: Vec<PolicySpec>,
     /// Schemas in compact form, of methods whose requests policies look into.
     pub schemas: Vec<Vec<u8>>,
+    /// Shows what policies have counted at `http://ADDRESS/metrics`, to whoever can connect there. Default: nowhere.
+    pub metrics: Option<String>,
     /// The endpoints of the service.
     pub endpoint: EndpointConfig,
 }
@@ -41,6 +45,7 @@ impl Default for ServiceConfig {
             any_user: false,
             policies: Vec::new(),
             schemas: Vec::new(),
+            metrics: None,
             endpoint: EndpointConfig::default(),
         }
     }
@@ -50,6 +55,7 @@ impl Default for ServiceConfig {
 #[derive(Debug)]
 pub struct Service {
     control: Option<ServerHandle>,
+    page: Option<MetricsPage>,
     handle: RuntimeHandle,
     thread: Option<JoinHandle<Result<(), ServiceError>>>,
 }
@@ -88,13 +94,25 @@ impl Service {
         // It is stopped if it cannot be controlled.
         let mut service = Self {
             control: None,
+            page: None,
             handle: handle.clone(),
             thread: Some(thread),
         };
-        let operations = Arc::new(Operations::new(handle.clone(), config.policies, schemas));
+        let operations = Operations::new(handle.clone(), config.policies, schemas);
+        let operations = Arc::new(operations);
+        if let Some(address) = &config.metrics {
+            let operations = Arc::clone(&operations);
+            let text = move || operations.metrics_text().map_err(|error| error.to_string());
+            service.page = Some(starling::metrics::serve_text(address, text)?);
+        }
         let control = control::serve(&config.name, config.any_user, handle, operations)?;
         service.control = Some(control);
         Ok(service)
+    }
+
+    /// Where it shows what policies have counted, with the port that port 0 became.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.page.as_ref().map(MetricsPage::address)
     }
 
     /// Whether it has not ended by itself.

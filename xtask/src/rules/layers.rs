@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/handoff", &["prefetch"]),
     ("crates/message", &["msgbuf"]),
     ("crates/metrics", &["call"]),
-    ("crates/policy", &["call", "message"]),
+    ("crates/policy", &["call", "message", "metrics"]),
     ("crates/stream", &["call"]),
     ("crates/proto", &["msgbuf", "prefetch"]),
     ("crates/share", &["io"]),
@@ -53,8 +53,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/service",
         &[
-            "compress", "endpoint", "io", "io-shm", "io-udp", "io-xdp", "message", "policy",
-            "starling",
+            "compress", "endpoint", "io", "io-shm", "io-udp", "io-xdp", "message", "metrics",
+            "policy", "starling",
         ],
     ),
     ("crates/dynamic", &["starling"]),

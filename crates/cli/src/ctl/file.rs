@@ -25,6 +25,7 @@ struct PolicyFile {
 pub(crate) struct ServiceFile {
     pub(crate) name: Option<String>,
     pub(crate) any_user: Option<bool>,
+    pub(crate) metrics: Option<String>,
     #[serde(default)]
     policies: Vec<Value>,
     /// `.proto` files, from the directory of this one.

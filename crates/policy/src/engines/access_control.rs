@@ -119,7 +119,7 @@ mod tests {
     use starling_call::{CallOptions, Code, MethodId};
 
     use super::*;
-    use crate::engines::testing::refusal;
+    use crate::engines::testing::{DATAPATH, refusal};
     use crate::schema::testing::{message, method, request, schema, text};
 
     fn engine(allow: Option<&str>, deny: Option<&str>) -> Result<AccessControl, String> {
@@ -136,6 +136,7 @@ mod tests {
             now_ns: 0,
             call: 0,
             method: MethodId(7),
+            datapath: &DATAPATH,
             options: &mut CallOptions::default(),
             body: &request,
             message: Some(message(method, &request)),

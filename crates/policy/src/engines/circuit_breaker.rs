@@ -83,7 +83,7 @@ impl PolicyEngine for CircuitBreaker {
         Verdict::Pass
     }
 
-    fn on_end(&mut self, end: &PolicyEnd) {
+    fn on_end(&mut self, end: &PolicyEnd<'_>) {
         let was_trying = self.trying == Some(end.call);
         if was_trying {
             self.trying = None;

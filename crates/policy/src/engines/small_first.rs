@@ -45,6 +45,7 @@ mod tests {
     use starling_call::{CallOptions, MethodId};
 
     use super::*;
+    use crate::engines::testing::DATAPATH;
 
     #[test]
     fn large_requests_go_behind_small_ones() {
@@ -55,6 +56,7 @@ mod tests {
                     now_ns: 0,
                     call: 0,
                     method: MethodId(7),
+                    datapath: &DATAPATH,
                     options: &mut CallOptions::default(),
                     body: &vec![0; bytes],
                     message: None,

@@ -2,10 +2,18 @@
 
 use starling_call::{CallOptions, Code, MethodId};
 
+use crate::datapath::Datapath;
 use crate::engine::{PolicyEnd, PolicyEngine, PolicyRequest, Verdict};
+use crate::spec::Side;
 
 pub(crate) const MS: u64 = 1_000_000;
 const METHOD: MethodId = MethodId(7);
+pub(crate) static DATAPATH: Datapath = Datapath {
+    id: 1,
+    side: Side::Client,
+    program: String::new(),
+    server: String::new(),
+};
 
 /// What an engine says of a request, with nothing held.
 pub(crate) fn ask(engine: &mut impl PolicyEngine, now_ns: u64) -> Verdict {
@@ -33,6 +41,7 @@ pub(crate) fn ask_for(
         now_ns,
         call,
         method: METHOD,
+        datapath: &DATAPATH,
         options,
         body: b"",
         message: None,
@@ -41,12 +50,20 @@ pub(crate) fn ask_for(
 }
 
 pub(crate) fn end(engine: &mut impl PolicyEngine, call: u64, now_ns: u64, code: Code) {
-    engine.on_end(&PolicyEnd {
+    engine.on_end(&end_of(call, now_ns, code));
+}
+
+pub(crate) fn end_of(call: u64, now_ns: u64, code: Code) -> PolicyEnd<'static> {
+    PolicyEnd {
         now_ns,
         call,
         method: METHOD,
         code,
-    });
+        datapath: &DATAPATH,
+        since_ns: 0,
+        request_bytes: 0,
+        response_bytes: None,
+    }
 }
 
 /// The code of a refusal.

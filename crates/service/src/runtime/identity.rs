@@ -1,18 +1,21 @@
 //! Which application's calls a route has, for the scopes of policies.
 
-use starling_policy::{Scope, Side};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use starling_policy::{Datapath, Scope, Side};
+
+/// Numbers the datapaths of this process.
+static DATAPATHS: AtomicU64 = AtomicU64::new(0);
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
-    pub(crate) side: Side,
+    /// What policies know of them.
+    pub(crate) datapath: Arc<Datapath>,
     /// The application.
     pub(crate) process: Option<u32>,
     pub(crate) user: Option<u32>,
-    /// Its program, as `ps` shows it. Empty: it ended, or is not to be seen.
-    pub(crate) program: String,
-    /// The address of the server, as its callers write it.
-    pub(crate) server: String,
 }
 
 impl Identity {
@@ -20,23 +23,37 @@ impl Identity {
         let read = |process| std::fs::read(format!("/proc/{process}/comm")).ok();
         let program = process.and_then(read).unwrap_or_default();
         let program = String::from_utf8_lossy(&program);
-        Self {
+        let datapath = Datapath {
+            id: DATAPATHS.fetch_add(1, Ordering::Relaxed),
             side,
+            program: printable(program.trim_end()),
+            server: printable(server),
+        };
+        Self {
+            datapath: Arc::new(datapath),
             process,
             user,
-            program: program.trim_end().to_owned(),
-            server: server.to_owned(),
         }
     }
 
     /// Whether its calls are in a scope, but for their methods.
     pub(crate) fn is_in(&self, scope: &Scope) -> bool {
-        self.side == scope.side
+        let datapath = &*self.datapath;
+        datapath.side == scope.side
             && (scope.process.is_none() || scope.process == self.process)
             && (scope.user.is_none() || scope.user == self.user)
-            && (scope.program.as_ref()).is_none_or(|program| *program == self.program)
-            && (scope.server.as_ref()).is_none_or(|server| *server == self.server)
+            && (scope.program.as_ref()).is_none_or(|program| *program == datapath.program)
+            && (scope.server.as_ref()).is_none_or(|server| *server == datapath.server)
     }
+}
+
+/// Applications choose names: none of them may move the cursor of an operator who reads it, or be two lines of a text.
+fn printable(name: &str) -> String {
+    let shown = name.chars().map(|c| match c.is_control() {
+        true => char::REPLACEMENT_CHARACTER,
+        false => c,
+    });
+    shown.collect()
 }
 
 #[cfg(test)]
@@ -44,11 +61,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_have_no_control_characters() {
+        let identity = Identity::new(Side::Client, None, None, "udp://h:1?\u{1b}[2J\n");
+        let shown = "udp://h:1?\u{fffd}[2J\u{fffd}";
+        assert_eq!(identity.datapath.server, shown);
+    }
+
+    #[test]
     fn a_scope_has_those_for_which_all_holds() {
         let own = std::process::id();
         let identity = Identity::new(Side::Client, Some(own), Some(1), "udp://h:1");
-        assert!(!identity.program.is_empty());
-        let program = identity.program.clone();
+        let program = identity.datapath.program.clone();
+        assert!(!program.is_empty());
         let scope = |change: &dyn Fn(&mut Scope)| {
             let mut scope = Scope::default();
             change(&mut scope);

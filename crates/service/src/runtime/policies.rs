@@ -10,24 +10,28 @@
 //! A request passes the policies that its open route has when it comes there. One that is detached meanwhile lets go of
 //! what it holds.
 
+mod recorded;
+
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use slab::Slab;
-use starling_endpoint::{Code, MethodId, Status};
+use starling_endpoint::{MethodId, Status};
 use starling_io::{Clock, MonotonicClock};
 use starling_message::method_id;
 use starling_policy::{
-    MethodSchema, PolicyEnd, PolicyEngine, PolicyRequest, PolicySpec, RestoreError, Verdict,
+    MethodSchema, PolicyEngine, PolicyRequest, PolicySpec, RestoreError, Verdict,
 };
 
 use super::Runtime;
 use super::given_up::GivenUp;
 use super::identity::Identity;
+use super::paths::Paths;
 use super::reading::{self, Readable, Scratch};
 use super::routes::{Callers, Route, RouteId, RouteState};
-use crate::datapath::{Chain, Passed, PolicyId};
+use crate::datapath::{Chain, Passed, PolicyId, Step};
 use crate::link::Arrived;
 
 /// Methods of the library itself: policies are for those of applications.
@@ -93,13 +97,16 @@ impl Attached {
         paths.into_iter().find(|path| method_id(path) == method.0)
     }
 
-    /// What its engine says of a request. With a schema, it looks into it.
+    /// What its engine says of a request, whose next step it is. With a schema, it looks into it.
     fn ask(
         &mut self,
         now_ns: u64,
         arrived: &mut Arrived,
         by: Option<(&MethodSchema, &mut Scratch)>,
     ) -> Verdict {
+        let Some(step) = arrived.passed.next() else {
+            return Verdict::Pass;
+        };
         let held = self.counts.held;
         let (method, call) = (arrived.request.method, arrived.passed.call);
         let (options, body) = arrived.request.parts_mut();
@@ -112,6 +119,7 @@ impl Attached {
             now_ns,
             call,
             method,
+            datapath: &step.datapath,
             options,
             body,
             message,
@@ -154,6 +162,8 @@ pub(super) struct Policies {
     now_ns: u64,
     infrastructure: Vec<MethodId>,
     scratch: Scratch,
+    /// The methods' names, for what policies record.
+    paths: Paths,
 }
 
 impl Default for Policies {
@@ -169,6 +179,7 @@ impl Default for Policies {
             now_ns: 0,
             infrastructure: ids.collect(),
             scratch: Scratch::default(),
+            paths: Paths::default(),
         }
     }
 }
@@ -188,7 +199,11 @@ impl Policies {
     pub(super) fn chain(&self, route: &Route) -> Chain {
         let of_side = |identity: &Identity| {
             let is_in = |of: &&PolicyId| identity.is_in(&self.table[of.place as usize].spec.scope);
-            self.order.iter().filter(is_in).copied().collect::<Vec<_>>()
+            let steps = self.order.iter().filter(is_in).map(|of| Step {
+                policy: *of,
+                datapath: Arc::clone(&identity.datapath),
+            });
+            steps.collect::<Vec<_>>()
         };
         let mut chain = of_side(&route.identity);
         if let Some(local) = &route.local {
@@ -199,9 +214,9 @@ impl Policies {
 
     /// The names of those of a chain that are still attached.
     pub(super) fn names(&self, chain: &Chain) -> Vec<String> {
-        let attached = chain.iter().filter_map(|of| {
-            let attached = self.table.get(of.place as usize);
-            attached.filter(|attached| attached.id == of.id)
+        let attached = chain.iter().filter_map(|step| {
+            let attached = self.table.get(step.policy.place as usize);
+            attached.filter(|attached| attached.id == step.policy.id)
         });
         attached
             .map(|attached| attached.spec.name.clone())
@@ -223,8 +238,10 @@ impl Policies {
         for mut built in list {
             let old = self.named(&built.spec.name);
             let old = old.filter(|of| self.table[of.place as usize].spec.kind == built.spec.kind);
-            if let Some(of) = old {
-                let saved = self.table[of.place as usize].engine.save();
+            let old_of = old.map(|of| &self.table[of.place as usize]);
+            let replaced = old_of.filter(|old| built.upgrades || old.spec != built.spec);
+            if let Some(attached) = replaced {
+                let saved = attached.engine.save();
                 let restored = built.engine.restore(&mut saved.reader());
                 restored.map_err(|error| (built.spec.name.clone(), error))?;
             }
@@ -256,6 +273,7 @@ impl Policies {
                 self.table.remove(of.place as usize);
             }
         }
+        self.learn_scopes();
         Ok(changed)
     }
 
@@ -337,17 +355,6 @@ impl Policies {
         let keys: Vec<HeldKey> = wanted.map(|(key, _)| *key).collect();
         keys.into_iter().filter_map(|key| self.take(key)).collect()
     }
-
-    /// A call is over: those that it has passed hear of it.
-    pub(super) fn end(&mut self, passed: &Passed, end: &PolicyEnd) {
-        for of in passed.reversed() {
-            if let Some(attached) = self.get_mut(of)
-                && attached.applies_to(end.method)
-            {
-                attached.engine.on_end(end);
-            }
-        }
-    }
 }
 
 fn methods_of(spec: &PolicySpec) -> Vec<MethodId> {
@@ -360,6 +367,7 @@ impl Runtime {
     /// A request has arrived: it passes the policies of its route, and is handed on. Which these are is known when the
     /// route is open: until then it waits, and comes here again.
     pub(super) fn admit(&mut self, id: RouteId, mut arrived: Arrived) {
+        self.policies.paths.look_at(&arrived.request);
         let Some(route) = self.routes.get(id) else {
             return;
         };
@@ -368,7 +376,9 @@ impl Runtime {
         if is_looked_at && matches!(route.state, RouteState::Open(_)) && arrived.passed.is_fresh() {
             let chain = route.chain.clone();
             if self.is_subject(id, &arrived) {
-                arrived.passed = Passed::none_of(&chain, self.policies.number());
+                let (number, now_ns) = (self.policies.number(), self.policies.now_ns);
+                let bytes = arrived.request.body().len();
+                arrived.passed = Passed::none_of(chain, number, now_ns, bytes);
                 return self.pass(id, arrived);
             }
         }
@@ -398,8 +408,8 @@ impl Runtime {
     /// Has a request pass the policies that it has not passed.
     pub(super) fn pass(&mut self, id: RouteId, mut arrived: Arrived) {
         let now_ns = self.policies.now_ns;
-        while let Some(of) = arrived.passed.next() {
-            let method = arrived.request.method;
+        while let Some(Step { policy: of, .. }) = arrived.passed.next() {
+            let (of, method) = (*of, arrived.request.method);
             let attached = self.policies.get_mut(of);
             let Some(attached) = attached.filter(|attached| attached.applies_to(method)) else {
                 arrived.passed.advance();
@@ -554,6 +564,7 @@ impl Runtime {
             let of = self.policies.insert(built);
             self.policies.order.push(of);
         }
+        self.policies.learn_scopes();
     }
 
     /// Has a list of policies take the place of all. Those that are detached let go of what they hold; those that have
@@ -581,19 +592,5 @@ impl Runtime {
             self.resume(held);
         }
         Ok(())
-    }
-
-    /// Policies hear of the end of a call that they let pass.
-    pub(super) fn end_of_policies(&mut self, passed: &Passed, method: MethodId, code: Code) {
-        if passed.is_empty() {
-            return;
-        }
-        let end = PolicyEnd {
-            now_ns: self.policies.now_ns,
-            call: passed.call,
-            method,
-            code,
-        };
-        self.policies.end(passed, &end);
     }
 }

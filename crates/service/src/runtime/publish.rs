@@ -139,7 +139,7 @@ impl Runtime {
         let is_at = |route: &&Route| {
             matches!(route.callers, Callers::All(_))
                 && !matches!(route.state, RouteState::Leaving)
-                && is_same(address, &route.identity.server)
+                && is_same(address, &route.identity.datapath.server)
         };
         let route = self.routes.iter().find(is_at)?;
         Some(Local {

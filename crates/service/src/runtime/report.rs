@@ -1,6 +1,8 @@
 //! What a runtime tells its operator.
 
-use starling_policy::{PolicySpec, Side};
+use std::sync::Arc;
+
+use starling_policy::{PolicySpec, Series, Side};
 
 use super::Runtime;
 use super::policies::Counts;
@@ -13,6 +15,17 @@ pub(crate) struct Report {
     pub(crate) policies: Vec<(PolicySpec, Counts)>,
     pub(crate) datapaths: Vec<DatapathReport>,
 }
+
+/// A policy with what it has done, and its series with the methods' names.
+#[derive(Debug)]
+pub(crate) struct PolicyMetrics {
+    pub(crate) spec: PolicySpec,
+    pub(crate) counts: Counts,
+    pub(crate) series: Vec<(Series, Option<Arc<str>>)>,
+}
+
+/// What the policies of a runtime have counted, in the order in which calls pass them.
+pub(crate) type MetricsReport = Vec<PolicyMetrics>;
 
 /// The way of one application's calls.
 #[derive(Debug)]
@@ -29,16 +42,16 @@ pub(crate) struct DatapathReport {
 impl Runtime {
     pub(super) fn report(&self) -> Report {
         let datapath = |route: &Route| {
-            let identity = &route.identity;
+            let (identity, of) = (&route.identity, &route.identity.datapath);
             DatapathReport {
-                side: match identity.side {
+                side: match of.side {
                     Side::Client => "client",
                     Side::Server => "server",
                 },
                 process: identity.process,
                 user: identity.user,
-                program: identity.program.clone(),
-                server: identity.server.clone(),
+                program: of.program.clone(),
+                server: of.server.clone(),
                 state: name_of(&route.state),
                 policies: self.policies.names(&route.chain),
             }

@@ -79,7 +79,7 @@ impl Local {
     /// Whether an application of this user may call it. By the network anybody may; within the host, its own user and
     /// root.
     pub(super) fn admits(&self, user: Option<u32>) -> bool {
-        !self.identity.server.starts_with("shm://")
+        !self.identity.datapath.server.starts_with("shm://")
             || user == Some(ROOT)
             || (user.is_some() && user == self.identity.user)
     }
@@ -150,6 +150,22 @@ impl Route {
         match self.state {
             RouteState::Connecting(session) | RouteState::Open(session) => Some(session),
             _ => None,
+        }
+    }
+
+    /// Has the text of a failure name an application by the address that its clients know.
+    pub(super) fn named_publicly(&self, status: Status) -> Status {
+        let (own, public) = match (self.callers, &self.local) {
+            (Callers::All(_), _) => (&self.target, &self.identity.datapath.server),
+            (Callers::Peer(..), Some(local)) => (&local.address, &self.target),
+            (Callers::Peer(..), None) => return status,
+        };
+        match status.message().strip_prefix(own.as_str()) {
+            Some(rest) => {
+                let text = format!("{public}{rest}");
+                status.with_message(text)
+            }
+            None => status,
         }
     }
 

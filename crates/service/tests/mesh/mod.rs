@@ -2,11 +2,15 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use starling::{Channel, Server, ServerBuilder, ServerHandle};
 use starling_sample_services::api::bench::{EchoClient, Payload, Wanted};
 use starling_sample_services::echo;
 use starling_service::{Service, ServiceConfig};
+
+/// Longer than any test waits for what it expects.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A name of this host that no other test has.
 pub(crate) fn name() -> String {
@@ -18,13 +22,24 @@ pub(crate) fn name() -> String {
 /// A service that runs.
 pub(crate) struct Mesh {
     pub(crate) name: String,
+    config: ServiceConfig,
     service: Option<Service>,
 }
 
 impl Mesh {
     pub(crate) fn start() -> Self {
+        Self::with(ServiceConfig::default())
+    }
+
+    /// One with these settings, and a name of its own.
+    pub(crate) fn with(config: ServiceConfig) -> Self {
+        let name = name();
         let mut mesh = Self {
-            name: name(),
+            config: ServiceConfig {
+                name: name.clone(),
+                ..config
+            },
+            name,
             service: None,
         };
         mesh.restart();
@@ -33,11 +48,12 @@ impl Mesh {
 
     pub(crate) fn restart(&mut self) {
         self.stop();
-        let config = ServiceConfig {
-            name: self.name.clone(),
-            ..ServiceConfig::default()
-        };
-        self.service = Some(Service::start(config).expect("the name is free"));
+        let service = Service::start(self.config.clone());
+        self.service = Some(service.expect("the name is free"));
+    }
+
+    pub(crate) fn service(&self) -> &Service {
+        self.service.as_ref().expect("it runs")
     }
 
     pub(crate) fn stop(&mut self) {

@@ -1583,6 +1583,99 @@ mod __items {
             self
         }
     }
+    #[doc(hidden)]
+    pub static METRICS_REQUEST_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.MetricsRequest"),
+        size: 0,
+        fields: ::std::borrow::Cow::Borrowed(&[]),
+        schema_hash: 0xb5d445774c80560f,
+    };
+    /// Message `starling.control.MetricsRequest`.
+    #[derive(Clone)]
+    pub struct MetricsRequest {
+        arena: __rt::Arena,
+    }
+    /// A [`MetricsRequest`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct MetricsRequestView<'a>(__rt::Reader<'a>);
+    /// A [`MetricsRequest`], for writing.
+    pub struct MetricsRequestMut<'a>(__rt::Writer<'a>);
+    __rt::message!(
+        MetricsRequest, MetricsRequestView, MetricsRequestMut, METRICS_REQUEST_LAYOUT
+    );
+    #[doc(hidden)]
+    pub static METRICS_TEXT_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.MetricsText"),
+        size: 8,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("text"),
+                    json_name: ::std::borrow::Cow::Borrowed("text"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0xd425789aff63bc30,
+    };
+    /// Message `starling.control.MetricsText`.
+    #[derive(Clone)]
+    pub struct MetricsText {
+        arena: __rt::Arena,
+    }
+    /// A [`MetricsText`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct MetricsTextView<'a>(__rt::Reader<'a>);
+    /// A [`MetricsText`], for writing.
+    pub struct MetricsTextMut<'a>(__rt::Writer<'a>);
+    __rt::message!(MetricsText, MetricsTextView, MetricsTextMut, METRICS_TEXT_LAYOUT);
+    impl<'a> MetricsTextView<'a> {
+        /// In Prometheus' exposition format 0.0.4.
+        #[inline]
+        pub fn text(self) -> &'a str {
+            self.0.text(0)
+        }
+    }
+    impl MetricsTextMut<'_> {
+        /// Sets `text`.
+        #[inline]
+        pub fn set_text(&mut self, value: &str) {
+            self.0.set_bytes(0, value.as_bytes(), false);
+        }
+        /// Unsets `text`.
+        pub fn clear_text(&mut self) {
+            self.0.clear_reference(0);
+        }
+    }
+    impl MetricsText {
+        /// In Prometheus' exposition format 0.0.4.
+        #[inline]
+        pub fn text(&self) -> &'_ str {
+            self.view().text()
+        }
+        /// Sets `text`.
+        #[inline]
+        pub fn set_text(&mut self, value: &str) {
+            self.as_mut().set_text(value);
+        }
+        /// Sets `text`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_text(mut self, value: &str) -> Self {
+            self.set_text(value);
+            self
+        }
+        /// Unsets `text`.
+        pub fn clear_text(&mut self) {
+            self.as_mut().clear_text();
+        }
+    }
     /// The descriptor of `starling.control.Control`, which peers agree on.
     pub static CONTROL_SERVICE: __rt::ServiceDescriptor = __rt::ServiceDescriptor {
         name: "starling.control.Control",
@@ -2035,6 +2128,16 @@ mod __items {
                 idempotent: false,
             },
             __rt::MethodDescriptor {
+                path: "/starling.control.Operator/Metrics",
+                id: 0xe45971ec,
+                mode: __rt::Mode::Worker,
+                request: &METRICS_REQUEST_LAYOUT,
+                response: &METRICS_TEXT_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+            __rt::MethodDescriptor {
                 path: "/starling.control.Operator/Attach",
                 id: 0x7d50d5d9,
                 mode: __rt::Mode::Worker,
@@ -2105,8 +2208,8 @@ mod __items {
                 idempotent: false,
             },
         ],
-        schema_hash: 0xb24afe321e9413a3,
-        schema: b"\x01\x08\x1fstarling.control.SchemaAddition\x01\x01\x0c\x00\x06schema\x1dstarling.control.KnownMethods\x01\x01\t\x01\x07methods\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x02\x01\x0b\x01\x08policies\x06\x02\x0b\x01\tdatapaths\x07\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x07\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08$/starling.control.Operator/AddSchema\x00\x00\x01 /starling.control.Operator/Apply\x00\x02\x03!/starling.control.Operator/Attach\x00\x02\x03$/starling.control.Operator/Configure\x00\x02\x03!/starling.control.Operator/Detach\x00\x02\x03\x1f/starling.control.Operator/List\x00\x04\x05&/starling.control.Operator/ListSchemas\x00\x04\x01\"/starling.control.Operator/Upgrade\x00\x02\x03",
+        schema_hash: 0x275d117702495408,
+        schema: b"\x01\n\x1fstarling.control.SchemaAddition\x01\x01\x0c\x00\x06schema\x1dstarling.control.KnownMethods\x01\x01\t\x01\x07methods\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x02\x01\x0b\x01\x08policies\x06\x02\x0b\x01\tdatapaths\x07\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x07\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x1fstarling.control.MetricsRequest\x00\x1cstarling.control.MetricsText\x01\x01\t\x00\x04text\t$/starling.control.Operator/AddSchema\x00\x00\x01 /starling.control.Operator/Apply\x00\x02\x03!/starling.control.Operator/Attach\x00\x02\x03$/starling.control.Operator/Configure\x00\x02\x03!/starling.control.Operator/Detach\x00\x02\x03\x1f/starling.control.Operator/List\x00\x04\x05&/starling.control.Operator/ListSchemas\x00\x04\x01\"/starling.control.Operator/Metrics\x00\x08\t\"/starling.control.Operator/Upgrade\x00\x02\x03",
         file_descriptor_set: include_bytes!("starling.control.fds"),
     };
     /// For the operator: the service's own user, and root.
@@ -2116,6 +2219,12 @@ mod __items {
             &self,
             request: __rt::Request<'_, ListRequest>,
             response: ListingMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
+        /// What policies have counted.
+        fn metrics(
+            &self,
+            request: __rt::Request<'_, MetricsRequest>,
+            response: MetricsTextMut<'_>,
         ) -> ::core::result::Result<(), __rt::Status>;
         /// Adds a policy behind all others.
         fn attach(
@@ -2163,7 +2272,7 @@ mod __items {
     /// Serves `starling.control.Operator` with an implementation of [`Operator`].
     pub struct OperatorServer<__T> {
         service: ::std::sync::Arc<__T>,
-        modes: [__rt::Mode; 8],
+        modes: [__rt::Mode; 9],
     }
     impl<__T: Operator> OperatorServer<__T> {
         /// Serves with `service`; methods run where the `.proto` file says.
@@ -2175,6 +2284,7 @@ mod __items {
             Self {
                 service,
                 modes: [
+                    __rt::Mode::Worker,
                     __rt::Mode::Worker,
                     __rt::Mode::Worker,
                     __rt::Mode::Worker,
@@ -2232,16 +2342,16 @@ mod __items {
             let service = ::std::sync::Arc::clone(&self.service);
             registrar
                 .unary::<
-                    PolicyChange,
-                    PolicyChanges,
+                    MetricsRequest,
+                    MetricsText,
                     _,
                 >(
                     &OPERATOR_SERVICE.methods[1],
                     self.modes[1],
                     move |
-                        request: __rt::Request<'_, PolicyChange>,
-                        response: PolicyChangesMut<'_>|
-                    { <__T as Operator>::attach(&*service, request, response) },
+                        request: __rt::Request<'_, MetricsRequest>,
+                        response: MetricsTextMut<'_>|
+                    { <__T as Operator>::metrics(&*service, request, response) },
                 );
             let service = ::std::sync::Arc::clone(&self.service);
             registrar
@@ -2255,7 +2365,7 @@ mod __items {
                     move |
                         request: __rt::Request<'_, PolicyChange>,
                         response: PolicyChangesMut<'_>|
-                    { <__T as Operator>::configure(&*service, request, response) },
+                    { <__T as Operator>::attach(&*service, request, response) },
                 );
             let service = ::std::sync::Arc::clone(&self.service);
             registrar
@@ -2269,7 +2379,7 @@ mod __items {
                     move |
                         request: __rt::Request<'_, PolicyChange>,
                         response: PolicyChangesMut<'_>|
-                    { <__T as Operator>::upgrade(&*service, request, response) },
+                    { <__T as Operator>::configure(&*service, request, response) },
                 );
             let service = ::std::sync::Arc::clone(&self.service);
             registrar
@@ -2283,7 +2393,7 @@ mod __items {
                     move |
                         request: __rt::Request<'_, PolicyChange>,
                         response: PolicyChangesMut<'_>|
-                    { <__T as Operator>::detach(&*service, request, response) },
+                    { <__T as Operator>::upgrade(&*service, request, response) },
                 );
             let service = ::std::sync::Arc::clone(&self.service);
             registrar
@@ -2297,6 +2407,20 @@ mod __items {
                     move |
                         request: __rt::Request<'_, PolicyChange>,
                         response: PolicyChangesMut<'_>|
+                    { <__T as Operator>::detach(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    PolicyChange,
+                    PolicyChanges,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[6],
+                    self.modes[6],
+                    move |
+                        request: __rt::Request<'_, PolicyChange>,
+                        response: PolicyChangesMut<'_>|
                     { <__T as Operator>::apply(&*service, request, response) },
                 );
             let service = ::std::sync::Arc::clone(&self.service);
@@ -2306,8 +2430,8 @@ mod __items {
                     KnownMethods,
                     _,
                 >(
-                    &OPERATOR_SERVICE.methods[6],
-                    self.modes[6],
+                    &OPERATOR_SERVICE.methods[7],
+                    self.modes[7],
                     move |
                         request: __rt::Request<'_, SchemaAddition>,
                         response: KnownMethodsMut<'_>|
@@ -2320,8 +2444,8 @@ mod __items {
                     KnownMethods,
                     _,
                 >(
-                    &OPERATOR_SERVICE.methods[7],
-                    self.modes[7],
+                    &OPERATOR_SERVICE.methods[8],
+                    self.modes[8],
                     move |
                         request: __rt::Request<'_, ListRequest>,
                         response: KnownMethodsMut<'_>|
@@ -2385,6 +2509,36 @@ mod __items {
                     ::core::option::Option::Some(options),
                 )
         }
+        /// What policies have counted.
+        pub fn metrics(&self, request: &MetricsRequest) -> __C::Call<MetricsText> {
+            self.caller
+                .unary::<
+                    MetricsRequest,
+                    MetricsText,
+                >(
+                    &OPERATOR_SERVICE.methods[1],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `metrics`, with options for this call, which come before the client's.
+        pub fn metrics_with(
+            &self,
+            request: &MetricsRequest,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<MetricsText> {
+            self.caller
+                .unary::<
+                    MetricsRequest,
+                    MetricsText,
+                >(
+                    &OPERATOR_SERVICE.methods[1],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
         /// Adds a policy behind all others.
         pub fn attach(&self, request: &PolicyChange) -> __C::Call<PolicyChanges> {
             self.caller
@@ -2392,7 +2546,7 @@ mod __items {
                     PolicyChange,
                     PolicyChanges,
                 >(
-                    &OPERATOR_SERVICE.methods[1],
+                    &OPERATOR_SERVICE.methods[2],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -2409,7 +2563,7 @@ mod __items {
                     PolicyChange,
                     PolicyChanges,
                 >(
-                    &OPERATOR_SERVICE.methods[1],
+                    &OPERATOR_SERVICE.methods[2],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
@@ -2422,7 +2576,7 @@ mod __items {
                     PolicyChange,
                     PolicyChanges,
                 >(
-                    &OPERATOR_SERVICE.methods[2],
+                    &OPERATOR_SERVICE.methods[3],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -2439,7 +2593,7 @@ mod __items {
                     PolicyChange,
                     PolicyChanges,
                 >(
-                    &OPERATOR_SERVICE.methods[2],
+                    &OPERATOR_SERVICE.methods[3],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
@@ -2452,7 +2606,7 @@ mod __items {
                     PolicyChange,
                     PolicyChanges,
                 >(
-                    &OPERATOR_SERVICE.methods[3],
+                    &OPERATOR_SERVICE.methods[4],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -2469,7 +2623,7 @@ mod __items {
                     PolicyChange,
                     PolicyChanges,
                 >(
-                    &OPERATOR_SERVICE.methods[3],
+                    &OPERATOR_SERVICE.methods[4],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
@@ -2482,7 +2636,7 @@ mod __items {
                     PolicyChange,
                     PolicyChanges,
                 >(
-                    &OPERATOR_SERVICE.methods[4],
+                    &OPERATOR_SERVICE.methods[5],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -2499,7 +2653,7 @@ mod __items {
                     PolicyChange,
                     PolicyChanges,
                 >(
-                    &OPERATOR_SERVICE.methods[4],
+                    &OPERATOR_SERVICE.methods[5],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
@@ -2512,7 +2666,7 @@ mod __items {
                     PolicyChange,
                     PolicyChanges,
                 >(
-                    &OPERATOR_SERVICE.methods[5],
+                    &OPERATOR_SERVICE.methods[6],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -2529,7 +2683,7 @@ mod __items {
                     PolicyChange,
                     PolicyChanges,
                 >(
-                    &OPERATOR_SERVICE.methods[5],
+                    &OPERATOR_SERVICE.methods[6],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
@@ -2542,7 +2696,7 @@ mod __items {
                     SchemaAddition,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[6],
+                    &OPERATOR_SERVICE.methods[7],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -2559,7 +2713,7 @@ mod __items {
                     SchemaAddition,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[6],
+                    &OPERATOR_SERVICE.methods[7],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
@@ -2572,7 +2726,7 @@ mod __items {
                     ListRequest,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[7],
+                    &OPERATOR_SERVICE.methods[8],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -2589,7 +2743,7 @@ mod __items {
                     ListRequest,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[7],
+                    &OPERATOR_SERVICE.methods[8],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
