@@ -61,6 +61,7 @@ The file of --config may have any of these:
   policies: []       # as `starling ctl apply` takes them
   schemas: []        # .proto files of methods that policies look into
   metrics: 127.0.0.1:9100       # shows what policies count at http://127.0.0.1:9100/metrics
+  otlp: http://127.0.0.1:4318   # a collector of spans: OTLP over HTTP
 
 Examples:
   starling service run
@@ -91,6 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     config.any_user = run.any_user || file.any_user == Some(true);
     config.metrics.clone_from(&file.metrics);
+    config.otlp.clone_from(&file.otlp);
     let name = config.name.clone();
     config.endpoint.idle = match run.idle {
         IdleName::Spin => Idle::Spin,

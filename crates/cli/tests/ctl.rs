@@ -250,7 +250,7 @@ fn an_operator_reads_what_policies_have_counted() {
     std::fs::create_dir_all(&directory).unwrap();
     let path = directory.join("service.yaml");
     let file = "policies: [{name: calls, kind: metrics, for: {methods: [kv.Kv/Scan]}}]\n\
-                metrics: 127.0.0.1:0\n";
+                metrics: 127.0.0.1:0\notlp: http://127.0.0.1:9\n";
     std::fs::write(&path, file).unwrap();
     let service = Service::start("metrics", &["--config", path.to_str().unwrap()]);
     std::fs::remove_dir_all(&directory).unwrap();
@@ -263,6 +263,8 @@ fn an_operator_reads_what_policies_have_counted() {
     );
     let said = service.done(&["metrics"]);
     assert!(said.lines().any(|line| line == expected), "{said}");
+    // There is a collector to be, so that spans can be recorded.
+    service.done(&["attach", "traces", "tracing", "share=0.5"]);
     let address = service.page.strip_prefix("metrics http://").unwrap();
     let address = address.strip_suffix("/metrics\n").unwrap();
     let mut page = TcpStream::connect(address).unwrap();
@@ -271,7 +273,7 @@ fn an_operator_reads_what_policies_have_counted() {
     page.read_to_string(&mut answer).unwrap();
     assert!(answer.lines().any(|line| line == expected), "{answer}");
     assert!(
-        answer.ends_with("starling_policy_held{policy=\"calls\",kind=\"metrics\"} 0\n"),
+        answer.ends_with("starling_service_spans_dropped_total 0\n"),
         "{answer}"
     );
 }

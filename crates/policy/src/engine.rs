@@ -3,7 +3,7 @@
 use starling_call::{CallOptions, Code, MethodId, Status};
 
 use crate::datapath::Datapath;
-use crate::recorded::Series;
+use crate::recorded::{Series, Span};
 use crate::saved::{RestoreError, Saved, SavedReader};
 use crate::schema::{MethodSchema, PolicyMessage};
 
@@ -87,6 +87,21 @@ pub trait PolicyEngine: Send {
 
     /// Adds what it has counted.
     fn series(&self, _into: &mut Vec<Series>) {}
+
+    /// Whether it records spans. Such an engine is of use only where they are exported.
+    fn records_spans(&self) -> bool {
+        false
+    }
+
+    /// The span of a call that is over, if it has recorded one. It is asked for each call that has passed, also for
+    /// one that is not in its scope any more.
+    fn end_span(&mut self, _end: &PolicyEnd<'_>) -> Option<Span> {
+        None
+    }
+
+    /// A random number, from which all follows that it draws. It gets one before it gets requests, and before
+    /// [`PolicyEngine::restore`].
+    fn seed(&mut self, _random: u64) {}
 
     /// The state that a successor goes on with: another version of the engine, or the same with other settings.
     fn save(&self) -> Saved {

@@ -8,6 +8,7 @@ pub(crate) mod null;
 pub(crate) mod rate_limit;
 pub(crate) mod small_first;
 pub(crate) mod timeout;
+pub(crate) mod tracing;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::engine::PolicyEngine;
 use crate::engines::{
     access_control, circuit_breaker, fault, metrics, null, rate_limit, small_first, timeout,
+    tracing,
 };
 use crate::spec::SpecError;
 
@@ -70,6 +71,12 @@ pub const KINDS: &[Kind] = &[
         summary: "gives calls a deadline, if theirs is later or missing",
         example: r#"{"at_most": "1s"}"#,
         build: |settings| build(settings, timeout::Timeout::new),
+    },
+    Kind {
+        name: "tracing",
+        summary: "records a share of calls as spans, and hands on W3C trace context",
+        example: r#"{"share": 0.01, "follow": 1}"#,
+        build: |settings| build(settings, tracing::Tracing::new),
     },
 ];
 

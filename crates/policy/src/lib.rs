@@ -21,6 +21,7 @@
 //! | [`expression`] | conditions on requests |
 //! | [`saved`] | an engine's state as versioned, checked bytes |
 //! | [`recorded`] | what engines record of calls, for the operator |
+//! | [`random`] | pseudo-random numbers |
 //! | [`settings`] | durations, shares and codes in settings |
 
 #![forbid(unsafe_code)]
@@ -31,6 +32,7 @@ mod engine;
 mod engines;
 mod expression;
 mod kinds;
+mod random;
 mod recorded;
 mod saved;
 mod schema;
@@ -40,7 +42,7 @@ mod spec;
 pub use datapath::Datapath;
 pub use engine::{PolicyEnd, PolicyEngine, PolicyRequest, Verdict};
 pub use kinds::{KINDS, Kind};
-pub use recorded::{Series, SeriesLabels};
+pub use recorded::{Series, SeriesLabels, Span};
 pub use saved::{RestoreError, Saved};
 pub use schema::{MethodSchema, PolicyMessage};
 pub use settings::parse_duration;

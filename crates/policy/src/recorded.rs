@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use starling_call::MethodId;
+use starling_call::{MethodId, TraceParent};
 use starling_metrics::CallRecorder;
 
 use crate::spec::Side;
@@ -27,4 +27,13 @@ pub struct Series {
     pub labels: Option<Arc<SeriesLabels>>,
     /// The counts.
     pub recorder: Arc<CallRecorder>,
+}
+
+/// Where in which trace a call was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The span itself.
+    pub context: TraceParent,
+    /// The span that it is in. `None`: it is the first of its trace.
+    pub parent_id: Option<u64>,
 }

@@ -45,6 +45,7 @@ fn calls(engine: &mut dyn PolicyEngine, datapath: &Datapath) {
             response_bytes: Some(8),
         };
         engine.on_end(&end);
+        assert_eq!(engine.end_span(&end), None);
     }
 }
 
@@ -59,6 +60,7 @@ fn calls_allocate_nothing_once_their_series_is_there() {
     for (kind, settings) in [
         ("metrics", serde_json::json!({})),
         ("metrics", serde_json::json!({ "series": 2 })),
+        ("tracing", serde_json::json!({ "share": 0 })),
     ] {
         let kind = Kind::find(kind).expect("it is there");
         let mut engine = kind.build(&settings).expect("settings");

@@ -21,6 +21,12 @@ pub enum ServiceError {
     /// The policies that it was to begin with.
     #[error("policies: {0}")]
     Policies(#[from] Status),
+    /// The address of a collector of spans is malformed.
+    #[error("otlp: {address:?} is no address of a collector: write http://HOST:4318")]
+    Collector {
+        /// The text.
+        address: String,
+    },
     /// An address that is none of the service's devices.
     #[error(
         "{address}: the service has no such device: write udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT"

@@ -18,6 +18,7 @@
 //! | [`datapath`] | the policies that a call passes |
 //! | [`schemas`] | the methods that policies know, and read messages by |
 //! | [`metrics`] | what policies have counted, as text |
+//! | [`spans`] | spans on their way to a collector |
 //! | [`operator`] | what the operator does: policies, what goes on |
 //! | [`control`], [`publication`] | addresses at which the service listens for applications |
 //! | [`device`] | the devices of links |
@@ -37,6 +38,7 @@ mod runtime;
 mod schemas;
 mod secrets;
 mod service;
+mod spans;
 
 /// The user who may reach, have and manage all.
 const ROOT: u32 = 0;

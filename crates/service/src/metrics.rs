@@ -6,6 +6,7 @@ use starling_metrics::{CallTotals, Kind, LabelledCalls, TextWriter, write_labell
 use starling_policy::{Series, Side};
 
 use crate::runtime::{MetricsReport, PolicyMetrics};
+use crate::spans::SpanCounts;
 
 /// OpenTelemetry's name for the rest.
 const OTHER: &str = "_OTHER";
@@ -59,14 +60,18 @@ impl<'a> Counted<'a> {
 }
 
 /// All of it. Not for a runtime's thread: it takes long.
-pub(crate) fn text(report: &MetricsReport) -> String {
+pub(crate) fn text(report: &MetricsReport, spans: Option<SpanCounts>) -> String {
     let mut text = String::new();
     let mut out = TextWriter::new(&mut text);
-    write(&mut out, report).expect("a string takes all text");
+    write(&mut out, report, spans).expect("a string takes all text");
     text
 }
 
-fn write(out: &mut TextWriter<&mut String>, report: &MetricsReport) -> fmt::Result {
+fn write(
+    out: &mut TextWriter<&mut String>,
+    report: &MetricsReport,
+    spans: Option<SpanCounts>,
+) -> fmt::Result {
     let mut counted = Vec::new();
     for policy in report {
         for (series, name) in &policy.series {
@@ -83,7 +88,27 @@ fn write(out: &mut TextWriter<&mut String>, report: &MetricsReport) -> fmt::Resu
     if !calls.is_empty() {
         write_labelled(out, "starling_service", &calls)?;
     }
-    write_policies(out, report)
+    write_policies(out, report)?;
+    let Some(spans) = spans else {
+        return Ok(());
+    };
+    for (name, help, count) in [
+        (
+            "exported",
+            "Spans that the collector has taken.",
+            spans.exported,
+        ),
+        (
+            "dropped",
+            "Spans that were lost: the queue was full, or the collector did not take them.",
+            spans.dropped,
+        ),
+    ] {
+        let name = format!("starling_service_spans_{name}_total");
+        out.family(&name, help, Kind::Counter)?;
+        out.sample(&name, &[], count)?;
+    }
+    Ok(())
 }
 
 /// What all policies have done.
@@ -163,7 +188,11 @@ mod tests {
                 (series(None), None),
             ],
         }];
-        let text = text(&report);
+        let spans = SpanCounts {
+            exported: 5,
+            dropped: 7,
+        };
+        let text = text(&report, Some(spans));
         let name = "starling_service_call_duration_seconds_count";
         let of = |program: &str, side: &str, server: &str, method: &str| {
             format!(
@@ -176,6 +205,8 @@ mod tests {
             &*of("frontend", "server", "udp://h:1", "kv.Kv/Get"),
             &*of(OTHER, OTHER, OTHER, OTHER),
             "starling_policy_refused_total{policy=\"calls\",kind=\"metrics\"} 0",
+            "starling_service_spans_exported_total 5",
+            "starling_service_spans_dropped_total 7",
         ] {
             assert!(text.lines().any(|own| own == line), "{line}\n{text}");
         }

@@ -19,6 +19,8 @@ use starling_policy::{PolicyEngine, PolicySpec, SpecError, check_list, parse_lis
 
 use crate::runtime::{Built, Command, Report, RuntimeHandle};
 use crate::schemas::Schemas;
+use crate::secrets::random_bytes;
+use crate::spans::SpanQueue;
 use crate::{ROOT, metrics};
 
 /// A runtime that does not answer in this time has failed.
@@ -29,6 +31,8 @@ pub(crate) struct Operations {
     /// Those that are attached, in order.
     policies: Mutex<Vec<PolicySpec>>,
     schemas: Arc<Schemas>,
+    /// Where spans go, if they go anywhere.
+    spans: Option<Arc<SpanQueue>>,
 }
 
 impl Operations {
@@ -37,18 +41,21 @@ impl Operations {
         runtime: RuntimeHandle,
         policies: Vec<PolicySpec>,
         schemas: Arc<Schemas>,
+        spans: Option<Arc<SpanQueue>>,
     ) -> Self {
         Self {
             runtime,
             policies: Mutex::new(policies),
             schemas,
+            spans,
         }
     }
 
     /// What policies have counted, as text.
     pub(crate) fn metrics_text(&self) -> Result<String, Status> {
         let report = self.ask(|reply| Command::Metrics { reply })?;
-        Ok(metrics::text(&report))
+        let spans = self.spans.as_ref().map(|spans| spans.counts());
+        Ok(metrics::text(&report, spans))
     }
 
     /// Asks the runtime, and waits for its answer.
@@ -70,7 +77,12 @@ impl Operations {
         let mut wanted = attached.clone();
         let upgrades = change(&mut wanted)?;
         let changes = differences(&attached, &wanted, upgrades.as_deref());
-        let list = build(&wanted, upgrades.as_deref(), &self.schemas)?;
+        let list = build(
+            &wanted,
+            upgrades.as_deref(),
+            &self.schemas,
+            self.spans.is_some(),
+        )?;
         if dry_run || changes.is_empty() {
             return Ok(changes);
         }
@@ -158,19 +170,29 @@ impl Operations {
 /// A change of the policies: what of them, and whether only to say what would change. Returns what changes.
 type Change = fn(&Operations, &str, bool) -> Result<Vec<String>, Status>;
 
-/// Engines for a list of policies, if it can be one. `upgrades`: see [`Built`].
+/// Engines for a list of policies, if it can be one. `upgrades`: see [`Built`]. `has_spans`: spans are exported.
 pub(crate) fn build(
     list: &[PolicySpec],
     upgrades: Option<&str>,
     schemas: &Schemas,
+    has_spans: bool,
 ) -> Result<Vec<Built>, Status> {
     let wrong = |error: SpecError| Status::invalid_argument(error.to_string());
     check_list(list).map_err(wrong)?;
     let build = |spec: &PolicySpec| {
-        let engine = spec.build().map_err(wrong)?;
+        let mut engine = spec.build().map_err(wrong)?;
         if engine.reads_messages() {
             check_methods(spec, engine.as_ref(), schemas)?;
         }
+        if engine.records_spans() && !has_spans {
+            return Err(Status::failed_precondition(format!(
+                "{}: nobody would see its spans: start the service with `otlp: http://HOST:4318`, the address of \
+                 a collector, in the file of --config",
+                spec.name
+            )));
+        }
+        let random = random_bytes().map_err(|error| Status::internal(error.to_string()))?;
+        engine.seed(u64::from_ne_bytes(random));
         Ok(Built {
             spec: spec.clone(),
             engine,

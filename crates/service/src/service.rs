@@ -17,6 +17,7 @@ use crate::link::EndpointLink;
 use crate::operator::{Operations, build};
 use crate::runtime::{Command, Runtime, RuntimeHandle};
 use crate::schemas::Schemas;
+use crate::spans::{Destination, Exporter};
 
 /// The name of a service that was given none.
 const DEFAULT_NAME: &str = "starling";
@@ -34,6 +35,9 @@ pub struct ServiceConfig {
     pub schemas: Vec<Vec<u8>>,
     /// Shows what policies have counted at `http://ADDRESS/metrics`, to whoever can connect there. Default: nowhere.
     pub metrics: Option<String>,
+    /// Sends the spans that policies record to this collector, by OTLP over HTTP: `http://HOST:4318`. Default: policies
+    /// that record spans are refused.
+    pub otlp: Option<String>,
     /// The endpoints of the service.
     pub endpoint: EndpointConfig,
 }
@@ -46,6 +50,7 @@ impl Default for ServiceConfig {
             policies: Vec::new(),
             schemas: Vec::new(),
             metrics: None,
+            otlp: None,
             endpoint: EndpointConfig::default(),
         }
     }
@@ -58,6 +63,7 @@ pub struct Service {
     page: Option<MetricsPage>,
     handle: RuntimeHandle,
     thread: Option<JoinHandle<Result<(), ServiceError>>>,
+    exporter: Option<Exporter>,
 }
 
 impl Service {
@@ -74,13 +80,22 @@ impl Service {
         };
         let io = ShmIo::bind(&format!("shm://{}", config.name), device)?;
         let link = EndpointLink::new(io, clock.clone(), &config.endpoint)?;
+        let exporter = config.otlp.as_deref().map(|collector| {
+            let destination = Destination::parse(collector)?;
+            Exporter::start(destination, &config.name, clock.clone())
+        });
+        let exporter = exporter.transpose()?;
+        let spans = exporter.as_ref().map(Exporter::queue);
         let schemas = Arc::new(Schemas::default());
         for schema in &config.schemas {
             schemas.add(schema)?;
         }
-        let policies = build(&config.policies, None, &schemas)?;
+        let policies = build(&config.policies, None, &schemas, spans.is_some())?;
         let own = Arc::clone(&schemas);
         let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint, own)?;
+        if let Some(spans) = &spans {
+            runtime.export_spans(Arc::clone(spans));
+        }
         // No call passes before them.
         runtime.begin_with(policies);
         let handle = runtime.handle();
@@ -97,8 +112,9 @@ impl Service {
             page: None,
             handle: handle.clone(),
             thread: Some(thread),
+            exporter,
         };
-        let operations = Operations::new(handle.clone(), config.policies, schemas);
+        let operations = Operations::new(handle.clone(), config.policies, schemas, spans);
         let operations = Arc::new(operations);
         if let Some(address) = &config.metrics {
             let operations = Arc::clone(&operations);
@@ -146,5 +162,7 @@ impl Drop for Service {
             // What it died of was printed.
             let _ = thread.join();
         }
+        // Nothing is recorded any more: it sends what is left.
+        drop(self.exporter.take());
     }
 }

@@ -26,6 +26,7 @@ pub(crate) struct ServiceFile {
     pub(crate) name: Option<String>,
     pub(crate) any_user: Option<bool>,
     pub(crate) metrics: Option<String>,
+    pub(crate) otlp: Option<String>,
     #[serde(default)]
     policies: Vec<Value>,
     /// `.proto` files, from the directory of this one.

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use starling_call::{Code, Status};
 
 use crate::engine::{PolicyEngine, PolicyRequest, Verdict};
+use crate::random::Random;
 use crate::saved::{RestoreError, Saved, SavedReader};
 use crate::settings::{FailureCode, Share, Time};
 
@@ -48,22 +49,18 @@ const MAX_HELD: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct Fault {
     settings: Settings,
-    drawn: u64,
+    random: Random,
 }
 
 impl Fault {
     pub(crate) fn new(settings: Settings) -> Result<Self, String> {
-        let drawn = settings.seed;
-        Ok(Self { settings, drawn })
+        let random = Random(settings.seed);
+        Ok(Self { settings, random })
     }
 
-    /// Whether one of this share is drawn (SplitMix64, Steele et al., OOPSLA 2014).
+    /// Whether one of this share is drawn.
     fn draws(&mut self, share: Share) -> bool {
-        self.drawn = self.drawn.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.drawn ^ (self.drawn >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let mixed = mixed ^ (mixed >> 31);
-        ((mixed >> 11) as f64) < share.0 * (1_u64 << 53) as f64
+        ((self.random.next() >> 11) as f64) < share.0 * (1_u64 << 53) as f64
     }
 }
 
@@ -80,14 +77,14 @@ impl PolicyEngine for Fault {
     }
 
     fn save(&self) -> Saved {
-        Saved::new(VERSION).with_u64(self.drawn)
+        Saved::new(VERSION).with_u64(self.random.0)
     }
 
     fn restore(&mut self, saved: &mut SavedReader<'_>) -> Result<(), RestoreError> {
         saved.check_version(VERSION)?;
         let drawn = saved.u64()?;
         saved.end()?;
-        self.drawn = drawn;
+        self.random = Random(drawn);
         Ok(())
     }
 }

@@ -33,6 +33,7 @@ use super::reading::{self, Readable, Scratch};
 use super::routes::{Callers, Route, RouteId, RouteState};
 use crate::datapath::{Chain, Passed, PolicyId, Step};
 use crate::link::Arrived;
+use crate::spans::SpanQueue;
 
 /// Methods of the library itself: policies are for those of applications.
 const INFRASTRUCTURE: &[&str] = &[
@@ -164,6 +165,8 @@ pub(super) struct Policies {
     scratch: Scratch,
     /// The methods' names, for what policies record.
     paths: Paths,
+    /// Where spans go.
+    spans: Option<Arc<SpanQueue>>,
 }
 
 impl Default for Policies {
@@ -180,6 +183,7 @@ impl Default for Policies {
             infrastructure: ids.collect(),
             scratch: Scratch::default(),
             paths: Paths::default(),
+            spans: None,
         }
     }
 }
@@ -220,14 +224,6 @@ impl Policies {
         });
         attached
             .map(|attached| attached.spec.name.clone())
-            .collect()
-    }
-
-    /// What all have done so far, in order.
-    pub(super) fn report(&self) -> Vec<(PolicySpec, Counts)> {
-        let attached = self.order.iter().map(|of| &self.table[of.place as usize]);
-        attached
-            .map(|attached| (attached.spec.clone(), attached.counts))
             .collect()
     }
 

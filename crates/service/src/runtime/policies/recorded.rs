@@ -1,13 +1,24 @@
-//! What policies record of calls: their ends, and the counts for the operator.
+//! What policies record of calls: their ends, the counts for the operator, the spans for a collector.
+
+use std::sync::Arc;
 
 use starling_endpoint::{Code, MethodId};
-use starling_policy::PolicyEnd;
+use starling_policy::{PolicyEnd, PolicySpec};
 
-use super::{Attached, Policies, Runtime};
+use super::{Attached, Counts, Policies, Runtime};
 use crate::datapath::Passed;
 use crate::runtime::report::{MetricsReport, PolicyMetrics};
+use crate::spans::{RecordedSpan, SpanQueue};
 
 impl Policies {
+    /// What all have done so far, in order.
+    pub(in crate::runtime) fn report(&self) -> Vec<(PolicySpec, Counts)> {
+        let attached = self.order.iter().map(|of| &self.table[of.place as usize]);
+        attached
+            .map(|attached| (attached.spec.clone(), attached.counts))
+            .collect()
+    }
+
     /// What all have counted. The counts themselves are read elsewhere.
     pub(in crate::runtime) fn metrics(&self) -> MetricsReport {
         let of = |attached: &Attached| {
@@ -54,11 +65,30 @@ impl Policies {
             if attached.applies_to(method) {
                 attached.engine.on_end(&end);
             }
+            if let Some(span) = attached.engine.end_span(&end)
+                && let Some(spans) = &self.spans
+            {
+                spans.push(RecordedSpan {
+                    span,
+                    policy: attached.spec.name.clone(),
+                    path: self.paths.get(method),
+                    method,
+                    datapath: Arc::clone(&step.datapath),
+                    code,
+                    began_ns: passed.since_ns,
+                    ended_ns: self.now_ns,
+                });
+            }
         }
     }
 }
 
 impl Runtime {
+    /// Where the spans go that policies record.
+    pub(crate) fn export_spans(&mut self, spans: Arc<SpanQueue>) {
+        self.policies.spans = Some(spans);
+    }
+
     /// Policies hear of the end of a call that they let pass.
     pub(in crate::runtime) fn end_of_policies(
         &mut self,
