@@ -3,11 +3,12 @@
 //! | module | holds |
 //! |---|---|
 //! | `edit` | policies as they are written on a command line |
-//! | `file` | policies in a file, and the settings of a service |
+//! | `file`, `quotas` | policies in a file, and the settings of a service |
 //! | `text` | listings to read |
 
 mod edit;
 pub(crate) mod file;
+mod quotas;
 mod text;
 
 use std::path::PathBuf;
@@ -15,7 +16,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use starling::managed::{DatapathView, ListRequest, Listing, OperatorClient, PolicyChange};
+use starling::managed::{
+    DatapathView, ListRequest, Listing, OperatorClient, PolicyChange, QuotaNumbersView,
+    QuotaUseView,
+};
 use starling::{CallOptions, Channel, Response, Status};
 use starling_service::{POLICY_KINDS, PolicySpec};
 
@@ -58,9 +62,9 @@ Examples, with `starling service run` in another terminal:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Lists the policies, what each has done, and the datapaths of applications.
+    /// Lists the policies, what each has done, the datapaths of applications, and what they have beside their quotas.
     List {
-        /// Prints one JSON object, with the keys policies, datapaths.
+        /// Prints one JSON object, with the keys policies, datapaths, quotas, refused.
         #[arg(long)]
         json: bool,
     },
@@ -236,8 +240,23 @@ fn listing_json(listing: &Response<Listing>) -> Value {
             "policies": datapath.policies().iter().collect::<Vec<_>>(),
         })
     };
+    let numbers = |of: QuotaNumbersView<'_>| json!({"calls": of.calls(), "datapaths": of.datapaths(), "memory": of.memory()});
+    let quota = |quota: QuotaUseView<'_>| {
+        json!({
+            "of": quota.of(),
+            "side": quota.side(),
+            "process": quota.process_opt(),
+            "user": quota.user_opt(),
+            "program": quota.program(),
+            "used": numbers(quota.used()),
+            "quota": numbers(quota.quota()),
+            "refused": quota.refused(),
+        })
+    };
     json!({
         "policies": policies.collect::<Vec<_>>(),
         "datapaths": message.datapaths().iter().map(datapath).collect::<Vec<_>>(),
+        "quotas": message.quotas().iter().map(quota).collect::<Vec<_>>(),
+        "refused": numbers(message.refused()),
     })
 }

@@ -57,6 +57,8 @@ The file of --config may have any of these:
 
   name: starling
   any_user: false
+  quotas:            # of an application, and of all of a user together; `starling ctl list` shows what they have
+    {calls: 16384, datapaths: 256, memory: 128MiB, user: {calls: 49152, datapaths: 768, memory: 384MiB}}
   policies: []       # as `starling ctl apply` takes them
 
 Examples:
@@ -85,6 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if let Some(name) = run.name.as_ref().or(file.name.as_ref()) {
         config.name.clone_from(name);
     }
+    config.quotas = file.quotas.quotas();
     config.any_user = run.any_user || file.any_user == Some(true);
     let name = config.name.clone();
     config.endpoint.idle = match run.idle {

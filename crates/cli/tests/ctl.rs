@@ -191,6 +191,58 @@ fn wrong_use_has_an_exit_status_and_says_what_to_do() {
 }
 
 #[test]
+fn a_file_sets_quotas_and_a_listing_shows_them() {
+    let directory = std::env::temp_dir().join(format!("starling-quotas-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("service.yaml");
+    let file = path.to_str().unwrap();
+    std::fs::write(&path, "quotas: {memory: 1KiB, user: {datapaths: 7}}").unwrap();
+    let service = Service::start("quotas", &["--config", file]);
+    let managed = starling(&[
+        "serve",
+        "kv",
+        "--records",
+        "0",
+        "--address",
+        "udp://127.0.0.1:0",
+    ])
+    .env("STARLING_SERVICE", &service.name)
+    .stdout(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let server = Serve::of(managed, 1);
+    let list = service.list();
+    let of_application = json!({
+        "of": "application", "side": "server", "program": "starling", "refused": 0,
+        "process": server.id(), "user": rustix::process::geteuid().as_raw(),
+        "used": {"calls": 0, "datapaths": 1, "memory": 0},
+        "quota": {"calls": 16384, "datapaths": 256, "memory": 1024},
+    });
+    assert_eq!(list["quotas"][0], of_application);
+    assert_eq!(list["quotas"][1]["of"], "user");
+    assert_eq!(list["quotas"][1]["quota"]["datapaths"], 7);
+    let large = format!(r#"{{"start": "{}"}}"#, "x".repeat(2000));
+    let call = run(&["call", &server.addresses[0], "kv.Kv/Scan", &large]);
+    let error = text(&call.stderr);
+    assert!(error.contains("quotas.memory: "), "{error}");
+    let read = service.done(&["list"]);
+    assert!(read.contains("0 of 16384  1 of 256   0 of 1 KiB"), "{read}");
+    assert!(
+        read.ends_with("\nrefused by quotas so far: 1 for their bytes\n"),
+        "{read}"
+    );
+
+    std::fs::write(&path, "quotas: {user: {calls: 0}}").unwrap();
+    let (code, _, error) = parts(&run(&["service", "run", "--config", file]));
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(code, 1, "{error}");
+    assert!(
+        error.contains("quotas.user.calls: 0 lets nobody call"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_service_begins_with_a_file_and_refuses_a_wrong_one() {
     let directory = std::env::temp_dir().join(format!("starling-ctl-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();

@@ -39,7 +39,7 @@ pub struct PolicySpec {
 }
 
 /// Which end of calls a policy stands at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
     /// The calls that applications make.
@@ -47,6 +47,16 @@ pub enum Side {
     Client,
     /// The calls that come for applications.
     Server,
+}
+
+impl Side {
+    /// As operators write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
 }
 
 /// Which calls pass a policy: those for which all that is given holds.

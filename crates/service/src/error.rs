@@ -21,6 +21,12 @@ pub enum ServiceError {
     /// The policies that it was to begin with.
     #[error("policies: {0}")]
     Policies(#[from] Status),
+    /// A quota with which nothing could be done.
+    #[error("{setting}: 0 lets nobody call: write at least 1, or leave it out")]
+    ZeroQuota {
+        /// As it is written in a service's file.
+        setting: &'static str,
+    },
     /// An address that is none of the service's devices.
     #[error(
         "{address}: the service has no such device: write udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT"

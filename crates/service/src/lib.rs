@@ -16,12 +16,14 @@
 //! | [`link`] | one endpoint of the service |
 //! | [`forwarded`] | what of a call is handed on |
 //! | [`datapath`] | the policies that a call passes |
+//! | [`quota`], [`account`] | what applications and users may have of the service, and what they have |
 //! | [`operator`] | what the operator does: policies, what goes on |
 //! | [`control`], [`publication`] | addresses at which the service listens for applications |
 //! | [`device`] | the devices of links |
 
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod account;
 mod control;
 mod datapath;
 mod device;
@@ -30,6 +32,7 @@ mod forwarded;
 mod link;
 mod operator;
 mod publication;
+mod quota;
 mod runtime;
 mod secrets;
 mod service;
@@ -38,6 +41,7 @@ mod service;
 const ROOT: u32 = 0;
 
 pub use error::ServiceError;
+pub use quota::{Quota, Quotas};
 pub use service::{Service, ServiceConfig};
 pub use starling_policy::{
     KINDS as POLICY_KINDS, Kind as PolicyKind, PolicySpec, parse_list as parse_policies,

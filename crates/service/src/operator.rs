@@ -7,11 +7,15 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use starling::managed::{ListRequest, ListingMut, Operator, PolicyChange, PolicyChangesMut};
+use starling::managed::{
+    ListRequest, ListingMut, Operator, PolicyChange, PolicyChangesMut, QuotaNumbersMut, QuotaUseMut,
+};
 use starling::{Request, Status};
 use starling_policy::{PolicySpec, SpecError, check_list, parse_list};
 
 use crate::ROOT;
+use crate::account::{Account, Count};
+use crate::quota::{Holder, Quota};
 use crate::runtime::{Built, Command, Report, RuntimeHandle};
 
 /// A runtime that does not answer in this time has failed.
@@ -144,6 +148,37 @@ fn fill(mut response: PolicyChangesMut<'_>, changes: Vec<String>) {
     }
 }
 
+fn fill_account(mut of: QuotaUseMut<'_>, account: &Account) {
+    let owner = &account.owner;
+    of.set_of(match owner.holder {
+        Holder::Application => "application",
+        Holder::User => "user",
+    });
+    of.set_side(owner.side.name());
+    if let Some(process) = owner.process {
+        of.set_process(process);
+    }
+    if let Some(user) = owner.user {
+        of.set_user(user);
+    }
+    of.set_program(&owner.program);
+    let fill = |mut numbers: QuotaNumbersMut<'_>, of: [usize; 3]| {
+        let [calls, datapaths, memory] = of.map(|number| number as u64);
+        numbers.set_calls(calls);
+        numbers.set_datapaths(datapaths);
+        numbers.set_memory(memory);
+    };
+    let used = [&account.calls, &account.datapaths, &account.memory];
+    fill(of.used_mut(), used.map(Count::get));
+    let Quota {
+        calls,
+        datapaths,
+        memory,
+    } = account.quota;
+    fill(of.quota_mut(), [calls, datapaths, memory]);
+    of.set_refused(account.refused.get() as u64);
+}
+
 impl Operator for Operations {
     fn list(
         &self,
@@ -178,6 +213,13 @@ impl Operator for Operations {
                 datapath.policies_mut().push(name);
             }
         }
+        for account in report.accounts {
+            fill_account(response.quotas_mut().push_default(), &account);
+        }
+        let (mut refused, counts) = (response.refused_mut(), report.refused);
+        refused.set_calls(counts.calls);
+        refused.set_datapaths(counts.datapaths);
+        refused.set_memory(counts.memory);
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use crate::control;
 use crate::error::ServiceError;
 use crate::link::EndpointLink;
 use crate::operator::{Operations, build};
+use crate::quota::Quotas;
 use crate::runtime::{Command, Runtime, RuntimeHandle};
 
 /// The name of a service that was given none.
@@ -27,6 +28,8 @@ pub struct ServiceConfig {
     pub any_user: bool,
     /// The policies that it begins with.
     pub policies: Vec<PolicySpec>,
+    /// How much applications and users may have of it.
+    pub quotas: Quotas,
     /// The endpoints of the service.
     pub endpoint: EndpointConfig,
 }
@@ -37,6 +40,7 @@ impl Default for ServiceConfig {
             name: DEFAULT_NAME.to_owned(),
             any_user: false,
             policies: Vec::new(),
+            quotas: Quotas::default(),
             endpoint: EndpointConfig::default(),
         }
     }
@@ -56,6 +60,7 @@ impl Service {
     /// # Errors
     /// If another process has the name, or the host refuses what the service needs.
     pub fn start(config: ServiceConfig) -> Result<Self, ServiceError> {
+        config.quotas.check()?;
         let clock = MonotonicClock::new();
         let device = ShmConfig {
             allow_other_users: config.any_user,
@@ -64,7 +69,7 @@ impl Service {
         };
         let io = ShmIo::bind(&format!("shm://{}", config.name), device)?;
         let link = EndpointLink::new(io, clock.clone(), &config.endpoint)?;
-        let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint)?;
+        let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint, config.quotas)?;
         // No call passes before them.
         runtime.begin_with(build(&config.policies, None)?);
         let handle = runtime.handle();

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use starling_service::{PolicySpec, parse_policies};
 
+use super::quotas::QuotaSettings;
 use crate::error::CliError;
 
 /// The longest file that is read.
@@ -25,6 +26,8 @@ struct PolicyFile {
 pub(crate) struct ServiceFile {
     pub(crate) name: Option<String>,
     pub(crate) any_user: Option<bool>,
+    #[serde(default)]
+    pub(crate) quotas: QuotaSettings,
     #[serde(default)]
     policies: Vec<Value>,
 }

@@ -40,6 +40,10 @@ impl Runtime {
             )));
         }
         self.replace_own(address, application);
+        let (process, user) = (Some(publication.process), publication.user);
+        let of = Application::Process(publication.process);
+        let mut identity = Identity::new(Side::Server, process, user, address);
+        let share = self.accounts.open(of, &identity)?;
         let own = |other: &&Arc<Publication>| other.process == publication.process;
         if self.publications.values().filter(own).count() >= MAX_PUBLICATIONS {
             return Err(Status::resource_exhausted(format!(
@@ -66,15 +70,11 @@ impl Runtime {
                 return Err(refused(error));
             }
         };
-        let (process, user) = (Some(publication.process), publication.user);
         let own = self.links.get_mut(from);
         let own = own.map_or_else(String::new, |entry| entry.link.local_address());
-        let identity = Identity::new(Side::Server, process, user, &own);
-        let (target, of) = (
-            application.to_owned(),
-            Application::Process(publication.process),
-        );
-        let mut route = Route::new(Callers::All(from), target, to, of, identity);
+        identity.server.clone_from(&own);
+        let target = application.to_owned();
+        let mut route = Route::new(Callers::All(from), target, to, of, identity, share);
         route.chain = self.policies.chain(&route);
         if let Some(entry) = self.links.get_mut(to) {
             entry.routes += 1;

@@ -1,10 +1,14 @@
 //! What a runtime tells its operator.
 
-use starling_policy::{PolicySpec, Side};
+use std::sync::Arc;
+
+use starling_policy::PolicySpec;
 
 use super::Runtime;
+use super::accounts::Refused;
 use super::policies::Counts;
 use super::routes::{Route, RouteState};
+use crate::account::Account;
 
 /// What goes on in a runtime.
 #[derive(Debug)]
@@ -12,6 +16,10 @@ pub(crate) struct Report {
     /// In the order in which calls pass them.
     pub(crate) policies: Vec<(PolicySpec, Counts)>,
     pub(crate) datapaths: Vec<DatapathReport>,
+    /// Of applications, then of users.
+    pub(crate) accounts: Vec<Arc<Account>>,
+    /// What was beyond a quota so far.
+    pub(crate) refused: Refused,
 }
 
 /// The way of one application's calls.
@@ -31,10 +39,7 @@ impl Runtime {
         let datapath = |route: &Route| {
             let identity = &route.identity;
             DatapathReport {
-                side: match identity.side {
-                    Side::Client => "client",
-                    Side::Server => "server",
-                },
+                side: identity.side.name(),
                 process: identity.process,
                 user: identity.user,
                 program: identity.program.clone(),
@@ -46,6 +51,8 @@ impl Runtime {
         Report {
             policies: self.policies.report(),
             datapaths: self.routes.iter().map(datapath).collect(),
+            accounts: self.accounts.all(),
+            refused: self.accounts.refused,
         }
     }
 }

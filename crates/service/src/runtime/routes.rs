@@ -12,6 +12,7 @@
 //! 10 ms, at most 2 s.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
@@ -24,6 +25,7 @@ use super::identity::Identity;
 use super::links::LinkId;
 use super::streams::Streams;
 use crate::ROOT;
+use crate::account::DatapathShare;
 use crate::datapath::Chain;
 use crate::link::Arrived;
 
@@ -106,6 +108,7 @@ pub(super) struct Route {
     /// The policies that its requests pass.
     pub(super) chain: Chain,
     pub(super) streams: Streams,
+    pub(super) share: Arc<DatapathShare>,
     failures: u32,
 }
 
@@ -116,6 +119,7 @@ impl Route {
         link: LinkId,
         application: Application,
         identity: Identity,
+        share: Arc<DatapathShare>,
     ) -> Self {
         Self {
             callers,
@@ -130,6 +134,7 @@ impl Route {
             local: None,
             chain: Chain::default(),
             streams: Streams::default(),
+            share,
             failures: 0,
         }
     }

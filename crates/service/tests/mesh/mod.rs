@@ -18,13 +18,24 @@ pub(crate) fn name() -> String {
 /// A service that runs.
 pub(crate) struct Mesh {
     pub(crate) name: String,
+    config: ServiceConfig,
     service: Option<Service>,
 }
 
 impl Mesh {
     pub(crate) fn start() -> Self {
+        Self::with(ServiceConfig::default())
+    }
+
+    /// With these settings, and a name of its own.
+    pub(crate) fn with(config: ServiceConfig) -> Self {
+        let name = name();
         let mut mesh = Self {
-            name: name(),
+            config: ServiceConfig {
+                name: name.clone(),
+                ..config
+            },
+            name,
             service: None,
         };
         mesh.restart();
@@ -33,11 +44,8 @@ impl Mesh {
 
     pub(crate) fn restart(&mut self) {
         self.stop();
-        let config = ServiceConfig {
-            name: self.name.clone(),
-            ..ServiceConfig::default()
-        };
-        self.service = Some(Service::start(config).expect("the name is free"));
+        let service = Service::start(self.config.clone());
+        self.service = Some(service.expect("the name is free"));
     }
 
     pub(crate) fn stop(&mut self) {
