@@ -18,7 +18,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use starling::managed::{
     DatapathView, ListRequest, Listing, OperatorClient, PolicyChange, QuotaNumbersView,
-    QuotaUseView,
+    QuotaUseView, control_address,
 };
 use starling::{CallOptions, Channel, Response, Status};
 use starling_service::{POLICY_KINDS, PolicySpec};
@@ -33,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The service, by its name.
+    /// The service, by its name: NAME?users=UID if it is another user's.
     #[arg(
         long = "service",
         value_name = "NAME",
@@ -148,9 +148,7 @@ struct Service(OperatorClient<Channel>);
 
 impl Service {
     fn new(name: &str) -> Result<Self, CliError> {
-        let channel = Channel::builder(&format!("shm://{name}.control"))
-            .direct()
-            .lazy()?;
+        let channel = Channel::builder(&control_address(name)?).direct().lazy()?;
         let options = CallOptions::with_timeout(TIMEOUT);
         Ok(Self(OperatorClient::new(channel).with_options(options)))
     }
