@@ -128,7 +128,7 @@ Calls pass the policies in the order of the file:
       settings: {at_most: 1s}
 
 `for` may have side (client: calls that applications make, the default; server: calls that come for
-them), program, process, user, server (the address) and methods. Without it, all calls pass the policy.
+them), identity (of the service's file), program, process, user, server (the address) and methods. Without it, all calls pass the policy.
 Policies that have not changed go on as they are.";
 
 #[derive(Debug, Args)]
@@ -235,6 +235,7 @@ fn listing_json(listing: &Response<Listing>) -> Value {
             "program": datapath.program(),
             "server": datapath.server(),
             "state": datapath.state(),
+            "identities": datapath.identities().iter().collect::<Vec<_>>(),
             "policies": datapath.policies().iter().collect::<Vec<_>>(),
         })
     };

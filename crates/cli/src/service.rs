@@ -59,6 +59,7 @@ The file of --config may have any of these:
   any_user: false
   quotas:            # of an application, and of all of a user together; `starling ctl list` shows what they have
     {calls: 16384, datapaths: 256, memory: 128MiB, user: {calls: 49152, datapaths: 768, memory: 384MiB}}
+  identities: {}     # NAME: {user: UID, program: NAME, exe: /PATH}, for `identity` in scopes of policies
   policies: []       # as `starling ctl apply` takes them
 
 Examples:
@@ -83,6 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let file = file.unwrap_or_default();
     if let Some(path) = &run.config {
         config.policies = file.policies(path)?;
+        config.identities = file.identities(path)?;
     }
     if let Some(name) = run.name.as_ref().or(file.name.as_ref()) {
         config.name.clone_from(name);

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | [`engine`] | what an engine sees of calls, and what it may do |
 //! | [`spec`] | a policy as operators write it, in JSON: name, kind, scope, settings |
+//! | [`identity`] | names for applications, for scopes |
 //! | [`kinds`] | the table of all kinds |
 //! | [`engines`] | the engines, one file each: settings, state, tests |
 //! | [`saved`] | an engine's state as versioned, checked bytes |
@@ -24,12 +25,14 @@
 
 mod engine;
 mod engines;
+mod identity;
 mod kinds;
 mod saved;
 mod settings;
 mod spec;
 
 pub use engine::{PolicyEnd, PolicyEngine, PolicyRequest, Verdict};
+pub use identity::{Identities, IdentitySpec, check_identities, parse_identities};
 pub use kinds::{KINDS, Kind};
 pub use saved::{RestoreError, Saved};
 pub use settings::parse_duration;

@@ -66,6 +66,9 @@ pub struct Scope {
     /// Which end of calls it stands at.
     #[serde(default)]
     pub side: Side,
+    /// One of the identities that the service is configured with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
     /// The program of the application, by the name that `ps` shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
@@ -129,21 +132,9 @@ impl PolicySpec {
             path: path.to_owned(),
             problem,
         };
-        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        if self.name.is_empty() || self.name.len() > MAX_NAME || !self.name.chars().all(is_name) {
-            let problem = format!(
-                "{:?} is no name: write 1 to {MAX_NAME} letters, digits, dots, dashes and underscores",
-                self.name
-            );
-            return Err(wrong("name", problem));
-        }
+        check_name(&self.name).map_err(|problem| wrong("name", problem))?;
         let program = self.scope.program.as_deref().unwrap_or("");
-        if program.len() > MAX_PROGRAM {
-            let problem = format!(
-                "{program:?} has more than {MAX_PROGRAM} bytes: write what `ps` shows, the kernel cuts names"
-            );
-            return Err(wrong("for.program", problem));
-        }
+        check_program(program).map_err(|problem| wrong("for.program", problem))?;
         if self.scope.methods.len() > MAX_METHODS {
             return Err(wrong(
                 "for.methods",
@@ -175,6 +166,27 @@ impl PolicySpec {
     /// As it is read by [`PolicySpec::parse`].
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// Whether operators may give something this name.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    match !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(is_name) {
+        true => Ok(()),
+        false => Err(format!(
+            "{name:?} is no name: write 1 to {MAX_NAME} letters, digits, dots, dashes and underscores"
+        )),
+    }
+}
+
+/// Whether the kernel has programs of this name.
+pub(crate) fn check_program(program: &str) -> Result<(), String> {
+    match program.len() <= MAX_PROGRAM {
+        true => Ok(()),
+        false => Err(format!(
+            "{program:?} has more than {MAX_PROGRAM} bytes: write what `ps` shows, the kernel cuts names"
+        )),
     }
 }
 
@@ -261,6 +273,18 @@ pub enum SpecError {
         /// The name.
         name: String,
     },
+    /// A scope names an identity that the service is not configured with.
+    #[error(
+        "{policy}: for.identity: {identity:?} is not configured in the service's file: there are {known}"
+    )]
+    UnknownIdentity {
+        /// The policy.
+        policy: String,
+        /// As it was written.
+        identity: String,
+        /// Those that there are.
+        known: String,
+    },
     /// The list is too long.
     #[error("more than {MAX_POLICIES} policies")]
     TooMany,
@@ -285,7 +309,7 @@ mod tests {
     #[test]
     fn a_policy_is_written_as_it_was_read() {
         let full = [
-            r#"{"name":"searches","kind":"rate-limit","for":{"side":"server","program":"search","#,
+            r#"{"name":"searches","kind":"rate-limit","for":{"side":"server","identity":"s","program":"search","#,
             r#""process":7,"user":8,"server":"udp://h:1","methods":["hotel.Search/Nearby"]},"#,
             r#""settings":{"rate":10}}"#,
         ];

@@ -44,5 +44,6 @@ pub use error::ServiceError;
 pub use quota::{Quota, Quotas};
 pub use service::{Service, ServiceConfig};
 pub use starling_policy::{
-    KINDS as POLICY_KINDS, Kind as PolicyKind, PolicySpec, parse_list as parse_policies,
+    Identities, IdentitySpec, KINDS as POLICY_KINDS, Kind as PolicyKind, PolicySpec,
+    parse_identities, parse_list as parse_policies,
 };

@@ -11,7 +11,9 @@ use starling::managed::{
     ListRequest, ListingMut, Operator, PolicyChange, PolicyChangesMut, QuotaNumbersMut, QuotaUseMut,
 };
 use starling::{Request, Status};
-use starling_policy::{PolicySpec, SpecError, check_list, parse_list};
+use starling_policy::{
+    Identities, PolicySpec, SpecError, check_identities, check_list, parse_list,
+};
 
 use crate::ROOT;
 use crate::account::{Account, Count};
@@ -25,14 +27,21 @@ pub(crate) struct Operations {
     runtime: RuntimeHandle,
     /// Those that are attached, in order.
     policies: Mutex<Vec<PolicySpec>>,
+    /// Those that policies may name.
+    identities: Identities,
 }
 
 impl Operations {
     /// With the policies that the runtime has.
-    pub(crate) fn new(runtime: RuntimeHandle, policies: Vec<PolicySpec>) -> Self {
+    pub(crate) fn new(
+        runtime: RuntimeHandle,
+        policies: Vec<PolicySpec>,
+        identities: Identities,
+    ) -> Self {
         Self {
             runtime,
             policies: Mutex::new(policies),
+            identities,
         }
     }
 
@@ -54,11 +63,12 @@ impl Operations {
         let mut attached = self.policies.lock();
         let mut wanted = attached.clone();
         let upgrades = change(&mut wanted)?;
+        check_identities(&wanted, &self.identities).map_err(wrong)?;
         let changes = differences(&attached, &wanted, upgrades.as_deref());
         if dry_run || changes.is_empty() {
             return Ok(changes);
         }
-        let list = build(&wanted, upgrades.as_deref())?;
+        let list = build(&wanted, &self.identities, upgrades.as_deref())?;
         let set = |reply| Command::SetPolicies { list, reply };
         self.ask(set)?.map_err(|(name, error)| {
             Status::failed_precondition(format!("{name}: {error}; nothing has changed"))
@@ -69,9 +79,13 @@ impl Operations {
 }
 
 /// Engines for a list of policies, if it can be one. `upgrades`: see [`Built`].
-pub(crate) fn build(list: &[PolicySpec], upgrades: Option<&str>) -> Result<Vec<Built>, Status> {
-    let wrong = |error: SpecError| Status::invalid_argument(error.to_string());
+pub(crate) fn build(
+    list: &[PolicySpec],
+    identities: &Identities,
+    upgrades: Option<&str>,
+) -> Result<Vec<Built>, Status> {
     check_list(list).map_err(wrong)?;
+    check_identities(list, identities).map_err(wrong)?;
     let build = |spec: &PolicySpec| {
         Ok(Built {
             spec: spec.clone(),
@@ -80,6 +94,11 @@ pub(crate) fn build(list: &[PolicySpec], upgrades: Option<&str>) -> Result<Vec<B
         })
     };
     list.iter().map(build).collect()
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn wrong(error: SpecError) -> Status {
+    Status::invalid_argument(error.to_string())
 }
 
 /// What changes from one list to another.
@@ -209,6 +228,9 @@ impl Operator for Operations {
             datapath.set_program(&of.program);
             datapath.set_server(&of.server);
             datapath.set_state(of.state);
+            for name in &of.identities {
+                datapath.identities_mut().push(name);
+            }
             for name in &of.policies {
                 datapath.policies_mut().push(name);
             }

@@ -51,6 +51,7 @@ use crate::link::{Arrived, Ended, Events, Link};
 use crate::publication::Publication;
 use crate::quota::Quotas;
 
+pub(crate) use self::identity::Configured;
 pub(crate) use self::policies::Built;
 pub(crate) use self::report::Report;
 
@@ -118,6 +119,7 @@ pub(crate) struct Runtime {
     calls: Calls,
     policies: Policies,
     accounts: Accounts,
+    identities: Configured,
     /// The links by which applications call out, by device.
     adapters: HashMap<Application, Vec<(String, LinkId)>>,
     /// Where applications connect.
@@ -145,7 +147,6 @@ impl Runtime {
         frontend: Box<dyn Link>,
         clock: MonotonicClock,
         config: EndpointConfig,
-        quotas: Quotas,
     ) -> Result<Self, ServiceError> {
         let mut links = Links::new(clock.clone(), Poller::new()?);
         let frontend = links.insert(frontend)?;
@@ -156,7 +157,8 @@ impl Runtime {
             routes: Routes::default(),
             calls: Calls::default(),
             policies: Policies::default(),
-            accounts: Accounts::new(quotas),
+            accounts: Accounts::new(Quotas::default()),
+            identities: Configured::default(),
             adapters: HashMap::new(),
             frontend,
             clock,
@@ -170,6 +172,12 @@ impl Runtime {
             deferred: Vec::new(),
             publications: HashMap::new(),
         })
+    }
+
+    /// The quotas and identities of a runtime that has not begun.
+    pub(crate) fn admit_by(&mut self, quotas: Quotas, identities: Configured) {
+        self.accounts = Accounts::new(quotas);
+        self.identities = identities;
     }
 
     pub(crate) fn handle(&self) -> RuntimeHandle {

@@ -7,14 +7,14 @@ use starling::ServerHandle;
 use starling_endpoint::EndpointConfig;
 use starling_io::{Fault, IoError, MonotonicClock};
 use starling_io_shm::{ShmConfig, ShmIo};
-use starling_policy::PolicySpec;
+use starling_policy::{Identities, PolicySpec};
 
 use crate::control;
 use crate::error::ServiceError;
 use crate::link::EndpointLink;
 use crate::operator::{Operations, build};
 use crate::quota::Quotas;
-use crate::runtime::{Command, Runtime, RuntimeHandle};
+use crate::runtime::{Command, Configured, Runtime, RuntimeHandle};
 
 /// The name of a service that was given none.
 const DEFAULT_NAME: &str = "starling";
@@ -28,6 +28,8 @@ pub struct ServiceConfig {
     pub any_user: bool,
     /// The policies that it begins with.
     pub policies: Vec<PolicySpec>,
+    /// The names that scopes of policies may have for applications.
+    pub identities: Identities,
     /// How much applications and users may have of it.
     pub quotas: Quotas,
     /// The endpoints of the service.
@@ -40,6 +42,7 @@ impl Default for ServiceConfig {
             name: DEFAULT_NAME.to_owned(),
             any_user: false,
             policies: Vec::new(),
+            identities: Identities::new(),
             quotas: Quotas::default(),
             endpoint: EndpointConfig::default(),
         }
@@ -61,6 +64,7 @@ impl Service {
     /// If another process has the name, or the host refuses what the service needs.
     pub fn start(config: ServiceConfig) -> Result<Self, ServiceError> {
         config.quotas.check()?;
+        let identities = Configured::new(&config.identities)?;
         let clock = MonotonicClock::new();
         let device = ShmConfig {
             allow_other_users: config.any_user,
@@ -69,9 +73,10 @@ impl Service {
         };
         let io = ShmIo::bind(&format!("shm://{}", config.name), device)?;
         let link = EndpointLink::new(io, clock.clone(), &config.endpoint)?;
-        let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint, config.quotas)?;
+        let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint)?;
+        runtime.admit_by(config.quotas, identities);
         // No call passes before them.
-        runtime.begin_with(build(&config.policies, None)?);
+        runtime.begin_with(build(&config.policies, &config.identities, None)?);
         let handle = runtime.handle();
         let thread = std::thread::Builder::new()
             .name("starling-runtime".into())
@@ -86,7 +91,11 @@ impl Service {
             handle: handle.clone(),
             thread: Some(thread),
         };
-        let operations = Arc::new(Operations::new(handle.clone(), config.policies));
+        let operations = Arc::new(Operations::new(
+            handle.clone(),
+            config.policies,
+            config.identities,
+        ));
         let control = control::serve(&config.name, config.any_user, handle, operations)?;
         service.control = Some(control);
         Ok(service)

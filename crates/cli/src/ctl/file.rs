@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
-use starling_service::{PolicySpec, parse_policies};
+use starling_service::{Identities, PolicySpec, parse_identities, parse_policies};
 
 use super::quotas::QuotaSettings;
 use crate::error::CliError;
@@ -29,12 +29,22 @@ pub(crate) struct ServiceFile {
     #[serde(default)]
     pub(crate) quotas: QuotaSettings,
     #[serde(default)]
+    identities: Option<Value>,
+    #[serde(default)]
     policies: Vec<Value>,
 }
 
 impl ServiceFile {
     pub(crate) fn read(path: &Path) -> Result<Self, CliError> {
         parse(path, &read(path)?)
+    }
+
+    pub(crate) fn identities(&self, path: &Path) -> Result<Identities, CliError> {
+        let Some(identities) = &self.identities else {
+            return Ok(Identities::new());
+        };
+        parse_identities(&identities.to_string())
+            .map_err(|error| CliError::Usage(format!("{}: {error}", path.display())))
     }
 
     pub(crate) fn policies(&self, path: &Path) -> Result<Vec<PolicySpec>, CliError> {

@@ -69,7 +69,14 @@ pub(super) fn listing(listing: ListingView<'_>) -> String {
         _ => table(&rows),
     };
     let mut rows = vec![row(&[
-        "SIDE", "PROGRAM", "PROCESS", "USER", "SERVER", "STATE", "POLICIES",
+        "SIDE",
+        "PROGRAM",
+        "PROCESS",
+        "USER",
+        "IDENTITIES",
+        "SERVER",
+        "STATE",
+        "POLICIES",
     ])];
     rows.extend(listing.datapaths().iter().map(datapath));
     text.push('\n');
@@ -134,23 +141,28 @@ fn refused(of: QuotaNumbersView<'_>) -> String {
     }
 }
 
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.collect();
+    match names.is_empty() {
+        true => "-".to_owned(),
+        false => names.join(", "),
+    }
+}
+
 fn number(number: Option<u32>) -> String {
     number.map_or("-".to_owned(), |number| number.to_string())
 }
 
 fn datapath(of: DatapathView<'_>) -> Vec<String> {
-    let policies: Vec<_> = of.policies().iter().collect();
     vec![
         of.side().to_owned(),
         of.program().to_owned(),
         number(of.process_opt()),
         number(of.user_opt()),
+        names(of.identities().iter()),
         of.server().to_owned(),
         of.state().to_owned(),
-        match policies.is_empty() {
-            true => "-".to_owned(),
-            false => policies.join(", "),
-        },
+        names(of.policies().iter()),
     ]
 }
 

@@ -32,7 +32,7 @@ impl Runtime {
         let pid = process.and_then(|process| process.pid);
         let application = pid.map_or(Application::Peer(from, peer), Application::Process);
         let user = process.and_then(|process| process.uid);
-        let identity = Identity::new(Side::Client, pid, user, target);
+        let identity = Identity::new(Side::Client, pid, user, target, &self.identities);
         let share = self.accounts.open(application, &identity)?;
         let link = match self.local_at(target) {
             Some(local) => {

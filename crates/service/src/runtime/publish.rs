@@ -43,7 +43,7 @@ impl Runtime {
         self.replace_own(address, application);
         let (process, user) = (Some(publication.process), publication.user);
         let of = Application::Process(publication.process);
-        let mut identity = Identity::new(Side::Server, process, user, address);
+        let mut identity = Identity::new(Side::Server, process, user, address, &self.identities);
         let share = self.accounts.open(of, &identity)?;
         let own = |other: &&Arc<Publication>| other.process == publication.process;
         if self.publications.values().filter(own).count() >= MAX_PUBLICATIONS {

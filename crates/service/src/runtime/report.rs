@@ -31,6 +31,7 @@ pub(crate) struct DatapathReport {
     pub(crate) program: String,
     pub(crate) server: String,
     pub(crate) state: &'static str,
+    pub(crate) identities: Vec<Arc<str>>,
     pub(crate) policies: Vec<String>,
 }
 
@@ -45,6 +46,7 @@ impl Runtime {
                 program: identity.program.clone(),
                 server: identity.server.clone(),
                 state: name_of(&route.state),
+                identities: identity.names.clone(),
                 policies: self.policies.names(&route.chain),
             }
         };

@@ -255,13 +255,14 @@ impl Routes {
 mod tests {
     use starling_policy::Side;
 
+    use super::super::Configured;
     use super::*;
 
     #[test]
     fn within_the_host_a_server_is_its_users_and_roots() {
         let local = |server| Local {
             address: "shm://mesh.app-7-0".to_owned(),
-            identity: Identity::new(Side::Server, None, Some(7), server),
+            identity: Identity::new(Side::Server, None, Some(7), server, &Configured::default()),
         };
         let callers = [Some(7), Some(ROOT), Some(8), None];
         let admitted = |server| callers.map(|user| local(server).admits(user));

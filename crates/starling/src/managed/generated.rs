@@ -453,7 +453,7 @@ mod __items {
                 },
             ],
         ),
-        schema_hash: 0xcbf6050caa3b5f4e,
+        schema_hash: 0x4e26e8d03aa9d715,
     };
     /// Message `starling.control.Listing`.
     #[derive(Clone)]
@@ -935,7 +935,7 @@ mod __items {
     #[doc(hidden)]
     pub static DATAPATH_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.control.Datapath"),
-        size: 49,
+        size: 57,
         fields: ::std::borrow::Cow::Borrowed(
             &[
                 __rt::FieldLayout {
@@ -956,10 +956,10 @@ mod __items {
                     kind: __rt::Kind::Uint32,
                     shape: __rt::Shape::Singular,
                     presence: __rt::Presence::Bit {
-                        byte: 48,
+                        byte: 56,
                         mask: 1,
                     },
-                    offset: 40,
+                    offset: 48,
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
@@ -970,10 +970,10 @@ mod __items {
                     kind: __rt::Kind::Uint32,
                     shape: __rt::Shape::Singular,
                     presence: __rt::Presence::Bit {
-                        byte: 48,
+                        byte: 56,
                         mask: 2,
                     },
-                    offset: 44,
+                    offset: 52,
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
@@ -1021,9 +1021,20 @@ mod __items {
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("identities"),
+                    json_name: ::std::borrow::Cow::Borrowed("identities"),
+                    number: 8,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 40,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
             ],
         ),
-        schema_hash: 0x16797651a4915638,
+        schema_hash: 0xb2fb4ee5ecf13af5,
     };
     /// The way of one application's calls to one server, or from its callers to it.
     #[derive(Clone)]
@@ -1046,7 +1057,7 @@ mod __items {
         #[inline]
         pub fn process(self) -> u32 {
             if self.has_process() {
-                self.0.scalar(40)
+                self.0.scalar(48)
             } else {
                 ::core::default::Default::default()
             }
@@ -1054,13 +1065,13 @@ mod __items {
         /// Whether `process` is set.
         #[inline]
         pub fn has_process(self) -> bool {
-            self.0.bit(48, 1)
+            self.0.bit(56, 1)
         }
         /// `process`, if it is set.
         #[inline]
         pub fn process_opt(self) -> ::core::option::Option<u32> {
             if self.has_process() {
-                ::core::option::Option::Some(self.0.scalar(40))
+                ::core::option::Option::Some(self.0.scalar(48))
             } else {
                 ::core::option::Option::None
             }
@@ -1069,7 +1080,7 @@ mod __items {
         #[inline]
         pub fn user(self) -> u32 {
             if self.has_user() {
-                self.0.scalar(44)
+                self.0.scalar(52)
             } else {
                 ::core::default::Default::default()
             }
@@ -1077,13 +1088,13 @@ mod __items {
         /// Whether `user` is set.
         #[inline]
         pub fn has_user(self) -> bool {
-            self.0.bit(48, 2)
+            self.0.bit(56, 2)
         }
         /// `user`, if it is set.
         #[inline]
         pub fn user_opt(self) -> ::core::option::Option<u32> {
             if self.has_user() {
-                ::core::option::Option::Some(self.0.scalar(44))
+                ::core::option::Option::Some(self.0.scalar(52))
             } else {
                 ::core::option::Option::None
             }
@@ -1108,6 +1119,11 @@ mod __items {
         pub fn policies(self) -> __rt::RepeatedView<'a, str> {
             __rt::RepeatedView::of(self.0, 32)
         }
+        /// The identities of the application.
+        #[inline]
+        pub fn identities(self) -> __rt::RepeatedView<'a, str> {
+            __rt::RepeatedView::of(self.0, 40)
+        }
     }
     impl DatapathMut<'_> {
         /// Sets `side`.
@@ -1122,24 +1138,24 @@ mod __items {
         /// Sets `process`.
         #[inline]
         pub fn set_process(&mut self, value: u32) {
-            self.0.set_bit(48, 1, true);
-            self.0.set_scalar(40, value);
+            self.0.set_bit(56, 1, true);
+            self.0.set_scalar(48, value);
         }
         /// Unsets `process`.
         pub fn clear_process(&mut self) {
-            self.0.set_bit(48, 1, false);
-            self.0.set_scalar::<u32>(40, 0);
+            self.0.set_bit(56, 1, false);
+            self.0.set_scalar::<u32>(48, 0);
         }
         /// Sets `user`.
         #[inline]
         pub fn set_user(&mut self, value: u32) {
-            self.0.set_bit(48, 2, true);
-            self.0.set_scalar(44, value);
+            self.0.set_bit(56, 2, true);
+            self.0.set_scalar(52, value);
         }
         /// Unsets `user`.
         pub fn clear_user(&mut self) {
-            self.0.set_bit(48, 2, false);
-            self.0.set_scalar::<u32>(44, 0);
+            self.0.set_bit(56, 2, false);
+            self.0.set_scalar::<u32>(52, 0);
         }
         /// Sets `program`.
         #[inline]
@@ -1176,6 +1192,15 @@ mod __items {
         /// Removes all of `policies`.
         pub fn clear_policies(&mut self) {
             self.0.clear_reference(32);
+        }
+        /// `identities`, for writing.
+        #[inline]
+        pub fn identities_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 40)
+        }
+        /// Removes all of `identities`.
+        pub fn clear_identities(&mut self) {
+            self.0.clear_reference(40);
         }
     }
     impl Datapath {
@@ -1348,6 +1373,32 @@ mod __items {
             >,
         ) -> Self {
             let mut this = self.policies_mut();
+            this.extend(values);
+            self
+        }
+        /// The identities of the application.
+        #[inline]
+        pub fn identities(&self) -> __rt::RepeatedView<'_, str> {
+            self.view().identities()
+        }
+        /// `identities`, for writing.
+        #[inline]
+        pub fn identities_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.arena.root(), 40)
+        }
+        /// Removes all of `identities`.
+        pub fn clear_identities(&mut self) {
+            self.as_mut().clear_identities();
+        }
+        /// Adds to `identities`. For building a message in one expression.
+        #[must_use]
+        pub fn with_identities<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <str as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.identities_mut();
             this.extend(values);
             self
         }
@@ -2779,8 +2830,8 @@ mod __items {
                 idempotent: false,
             },
         ],
-        schema_hash: 0xd0c564f1c967ce12,
-        schema: b"\x01\x08\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x04\x01\x0b\x01\x08policies\x04\x02\x0b\x01\tdatapaths\x05\x03\x0b\x01\x06quotas\x06\x04\x0b\x00\x07refused\x07\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x07\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x19starling.control.QuotaUse\x08\x01\t\x00\x02of\x02\t\x00\x04side\x03\r\x04\x07process\x04\r\x04\x04user\x05\t\x00\x07program\x06\x0b\x00\x04used\x07\x07\x0b\x00\x05quota\x07\x08\x04\x00\x07refused\x1dstarling.control.QuotaNumbers\x03\x01\x04\x00\x05calls\x02\x04\x00\tdatapaths\x03\x04\x00\x06memory\x06 /starling.control.Operator/Apply\x00\x00\x01!/starling.control.Operator/Attach\x00\x00\x01$/starling.control.Operator/Configure\x00\x00\x01!/starling.control.Operator/Detach\x00\x00\x01\x1f/starling.control.Operator/List\x00\x02\x03\"/starling.control.Operator/Upgrade\x00\x00\x01",
+        schema_hash: 0x261db66328ea012d,
+        schema: b"\x01\x08\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x04\x01\x0b\x01\x08policies\x04\x02\x0b\x01\tdatapaths\x05\x03\x0b\x01\x06quotas\x06\x04\x0b\x00\x07refused\x07\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x08\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08\t\x01\nidentities\x19starling.control.QuotaUse\x08\x01\t\x00\x02of\x02\t\x00\x04side\x03\r\x04\x07process\x04\r\x04\x04user\x05\t\x00\x07program\x06\x0b\x00\x04used\x07\x07\x0b\x00\x05quota\x07\x08\x04\x00\x07refused\x1dstarling.control.QuotaNumbers\x03\x01\x04\x00\x05calls\x02\x04\x00\tdatapaths\x03\x04\x00\x06memory\x06 /starling.control.Operator/Apply\x00\x00\x01!/starling.control.Operator/Attach\x00\x00\x01$/starling.control.Operator/Configure\x00\x00\x01!/starling.control.Operator/Detach\x00\x00\x01\x1f/starling.control.Operator/List\x00\x02\x03\"/starling.control.Operator/Upgrade\x00\x00\x01",
         file_descriptor_set: include_bytes!("starling.control.fds"),
     };
     /// For the operator: the service's own user, and root.
