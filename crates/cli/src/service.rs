@@ -1,5 +1,8 @@
 //! `starling service`: the managed plane's service, one for each host.
 
+mod notify;
+mod unit;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +12,7 @@ use signal_hook::iterator::Signals;
 use starling::Idle;
 use starling_service::{Service, ServiceConfig};
 
+use self::unit::UnitArguments;
 use crate::ctl::file::ServiceFile;
 use crate::error::CliError;
 use crate::output;
@@ -27,7 +31,19 @@ enum Command {
     /// Runs the service, until SIGINT (Ctrl-C) or SIGTERM.
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
+    /// Prints a unit of systemd that runs this program as the service, hardened.
+    #[command(after_help = UNIT_HELP)]
+    Unit(UnitArguments),
 }
+
+const UNIT_HELP: &str = "\
+Examples, as root:
+  useradd --system --no-create-home starling
+  starling service unit > /etc/systemd/system/starling.service
+  systemctl enable --now starling
+
+Applications trust the service by its user: STARLING_SERVICE=starling?users=UID, with the number that
+`id -u starling` prints. So does `starling ctl`, run as root.";
 
 #[derive(Debug, Args)]
 struct RunArguments {
@@ -50,7 +66,8 @@ Applications of this host call and are called through the service, with no chang
 STARLING_SERVICE to its name, and start them. Their channels reach the addresses that they always had, and
 their servers are reached at those. Without the variable they do all that themselves.
 
-The service prints a line `service NAME` when applications can use it. If it ends, the calls that pass it
+The service prints a line `service NAME` when applications can use it, and tells systemd if that has
+started it (`starling service unit`). If it ends, the calls that pass it
 end with UNAVAILABLE. Applications find it again when it is back.
 
 The file of --config may have any of these:
@@ -78,7 +95,13 @@ enum IdleName {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let Command::Run(run) = &arguments.command;
+    match &arguments.command {
+        Command::Run(arguments) => serve(arguments),
+        Command::Unit(arguments) => unit::print(arguments),
+    }
+}
+
+fn serve(run: &RunArguments) -> Result<(), CliError> {
     let mut config = ServiceConfig::default();
     let file = run.config.as_deref().map(ServiceFile::read).transpose()?;
     let file = file.unwrap_or_default();
@@ -104,8 +127,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     })?;
     let service = Service::start(config)?;
     output::print(&format!("service {name}\n"))?;
+    notify::tell("READY=1");
     while service.is_running() {
         if signals.pending().next().is_some() {
+            notify::tell("STOPPING=1");
             return Ok(());
         }
         std::thread::sleep(CHECK_INTERVAL);
