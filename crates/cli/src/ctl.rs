@@ -5,11 +5,13 @@
 //! | `edit` | policies as they are written on a command line |
 //! | `file`, `quotas` | policies in a file, and the settings of a service |
 //! | `text` | listings to read |
+//! | `top` | what goes on, live |
 
 mod edit;
 pub(crate) mod file;
 mod quotas;
 mod text;
+mod top;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +26,7 @@ use starling::{CallOptions, Channel, Response, Status};
 use starling_service::{POLICY_KINDS, PolicySpec};
 
 use self::edit::{ScopeArguments, edited, new};
+use self::top::TopArguments;
 use crate::error::CliError;
 use crate::output;
 
@@ -57,6 +60,7 @@ Examples, with `starling service run` in another terminal:
   starling ctl attach chaos fault fail=0.01 code=UNAVAILABLE --method kv.Kv/Get
   starling ctl configure searches rate=20000
   starling ctl list
+  starling ctl top
   starling ctl detach searches
   starling ctl apply -f policies.yaml --dry-run";
 
@@ -68,6 +72,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Shows what goes on, live: rates of policies, and of the datapaths of applications.
+    #[command(after_help = top::HELP)]
+    Top(TopArguments),
     /// Lists the kinds of policies, with settings to begin with. Asks no service.
     Kinds,
     /// Adds a policy, behind all others.
@@ -185,6 +192,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
                 false => text::listing(listing.message()),
             });
         }
+        Command::Top(top) => return top::run(&service()?, &arguments.service, top),
         Command::Kinds => return output::print(&text::kinds(POLICY_KINDS)),
         Command::Attach { name, kind, edit } => {
             let spec = new(name, kind, edit)?;
@@ -235,6 +243,12 @@ fn listing_json(listing: &Response<Listing>) -> Value {
             "program": datapath.program(),
             "server": datapath.server(),
             "state": datapath.state(),
+            "id": datapath.id(),
+            "calls": datapath.calls(),
+            "in_flight": datapath.in_flight(),
+            "memory": datapath.memory(),
+            "request_bytes": datapath.request_bytes(),
+            "response_bytes": datapath.response_bytes(),
             "identities": datapath.identities().iter().collect::<Vec<_>>(),
             "policies": datapath.policies().iter().collect::<Vec<_>>(),
         })

@@ -2,10 +2,13 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Output, Stdio};
 
 use common::{Serve, run, run_with_input, starling, text};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
 
 /// A `starling service run`, which is killed when this is dropped.
@@ -130,6 +133,96 @@ fn an_operator_adds_changes_and_takes_away_a_policy() {
     assert_eq!(service.done(&["upgrade", "chaos"]), "upgrade chaos\n");
     assert_eq!(service.done(&["detach", "chaos"]), "detach chaos\n");
     assert_eq!(service.list()["policies"], json!([]));
+}
+
+/// A call is in the rates of one interval, whenever it is made.
+#[test]
+fn top_shows_rates_once_as_json_and_live() {
+    let (service, server) = (Service::start("top", &[]), kv());
+    service.done(&["attach", "nothing", "null"]);
+    let (code, _, error) = service.ctl(&["top"]);
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("use --once or --json"), "{error}");
+    let text = service.done(&["top", "--once", "--interval", "50ms"]);
+    assert!(text.starts_with("POLICY   KIND  PASSED/s"), "{text}");
+    assert!(text.ends_with("\nno applications\n"), "{text}");
+
+    let top = [
+        "ctl",
+        "--service",
+        &service.name,
+        "top",
+        "--json",
+        "--interval",
+        "50ms",
+    ];
+    let mut top = starling(&top).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
+    let mut next = || -> Value {
+        let line = lines.next().expect("one for each interval").unwrap();
+        serde_json::from_str(&line).unwrap()
+    };
+    assert_eq!(next()["policies"][0]["passed_per_s"], 0.0);
+    assert_eq!(service.call(&server).0, 0);
+    while next()["policies"][0]["passed_per_s"] == 0.0 {}
+    top.kill().unwrap();
+    top.wait().unwrap();
+}
+
+/// On a terminal of its own, which is as before when a key has ended it.
+#[test]
+fn top_has_the_terminal_until_a_key_ends_it() {
+    let service = Service::start("live", &[]);
+    let (mut terminal, ends) = terminal();
+    let top = [
+        "ctl",
+        "--service",
+        &service.name,
+        "top",
+        "--interval",
+        "50ms",
+    ];
+    let mut top = starling(&top);
+    let [input, output] = ends.map(Stdio::from);
+    let mut top = top.stdin(input).stdout(output).spawn().unwrap();
+    let mut said = Vec::new();
+    let mut read_until = |what: &str| {
+        while !text(&said).contains(what) {
+            let mut bytes = [0; 4096];
+            let count = terminal.read(&mut bytes).unwrap();
+            said.extend_from_slice(&bytes[..count]);
+        }
+        text(&said)
+    };
+    let screen = read_until("no applications");
+    assert!(screen.starts_with("\x1b[?1049h"), "{screen:?}");
+    terminal.write_all(b"xq").unwrap();
+    let mut said = text(&said);
+    while !said.ends_with("\x1b[?1049l") {
+        let mut bytes = [0; 4096];
+        let count = terminal.read(&mut bytes).unwrap();
+        said.push_str(&text(&bytes[..count]));
+    }
+    assert!(top.wait().unwrap().success());
+}
+
+/// A terminal, and two descriptors of its other end.
+fn terminal() -> (File, [OwnedFd; 2]) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+    let terminal = openpt(flags).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap();
+    let name = name.to_str().unwrap();
+    let end = || {
+        File::options()
+            .read(true)
+            .write(true)
+            .open(name)
+            .unwrap()
+            .into()
+    };
+    (terminal.into(), [end(), end()])
 }
 
 #[test]

@@ -23,7 +23,7 @@ impl Count {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add(&self, more: usize) {
+    fn add(&self, more: usize) {
         self.0.store(self.get() + more, Ordering::Relaxed);
     }
 
@@ -90,8 +90,8 @@ impl Account {
         }
     }
 
-    /// Takes a datapath.
-    pub(crate) fn open(self: &Arc<Self>) -> Result<Arc<DatapathShare>, Exceeded> {
+    /// Takes a datapath, which gets this id.
+    pub(crate) fn open(self: &Arc<Self>, id: u64) -> Result<Arc<DatapathShare>, Exceeded> {
         for level in self.levels() {
             if level.datapaths.get() >= level.quota.datapaths {
                 return Err(level.exceeded(Resource::Datapaths, 1));
@@ -100,17 +100,54 @@ impl Account {
         self.levels().for_each(|level| level.datapaths.add(1));
         Ok(Arc::new(DatapathShare {
             account: Arc::clone(self),
+            id,
+            calls: Count::default(),
+            in_flight: Count::default(),
+            memory: Count::default(),
+            request_bytes: Count::default(),
+            response_bytes: Count::default(),
         }))
     }
 }
 
-/// What a route takes.
+/// What a route takes, and what it has done.
 #[derive(Debug)]
 pub(crate) struct DatapathShare {
     account: Arc<Account>,
+    id: u64,
+    /// So far.
+    calls: Count,
+    /// Not over, and the bytes of their requests.
+    in_flight: Count,
+    memory: Count,
+    /// So far.
+    request_bytes: Count,
+    response_bytes: Count,
+}
+
+/// What a datapath has done, for other threads: a share itself belongs to the runtime's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DatapathCounts {
+    pub(crate) id: u64,
+    pub(crate) calls: usize,
+    pub(crate) in_flight: usize,
+    pub(crate) memory: usize,
+    pub(crate) request_bytes: usize,
+    pub(crate) response_bytes: usize,
 }
 
 impl DatapathShare {
+    pub(crate) fn counts(&self) -> DatapathCounts {
+        DatapathCounts {
+            id: self.id,
+            calls: self.calls.get(),
+            in_flight: self.in_flight.get(),
+            memory: self.memory.get(),
+            request_bytes: self.request_bytes.get(),
+            response_bytes: self.response_bytes.get(),
+        }
+    }
+
     /// Takes what a call with a request of so many bytes needs.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, Exceeded> {
         for level in self.account.levels() {
@@ -125,6 +162,10 @@ impl DatapathShare {
             level.calls.add(1);
             level.memory.add(bytes);
         }
+        self.calls.add(1);
+        self.in_flight.add(1);
+        self.memory.add(bytes);
+        self.request_bytes.add(bytes);
         Ok(Charge {
             of: Arc::clone(self),
             bytes,
@@ -145,8 +186,17 @@ pub(crate) struct Charge {
     bytes: usize,
 }
 
+impl Charge {
+    /// The call has a response.
+    pub(crate) fn count_response(&self, bytes: usize) {
+        self.of.response_bytes.add(bytes);
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
+        self.of.in_flight.sub(1);
+        self.of.memory.sub(self.bytes);
         for level in self.of.account.levels() {
             level.calls.sub(1);
             level.memory.sub(self.bytes);
@@ -226,8 +276,9 @@ mod tests {
     fn what_is_taken_is_given_back_whichever_ends_first() {
         let user = account(Holder::User, None);
         let [one, other] = [(); 2].map(|()| account(Holder::Application, Some(Arc::clone(&user))));
-        let (first, second) = (one.open().expect("the first"), other.open().expect("two"));
-        let error = text(one.open().expect_err("a third of the user"));
+        let first = one.open(1).expect("the first");
+        let second = other.open(2).expect("two");
+        let error = text(one.open(3).expect_err("a third of the user"));
         assert!(error.starts_with("quotas.user.datapaths: 2 "), "{error}");
         let charge = first.charge(60).expect("it fits");
         let error = text(second.charge(41).expect_err("a byte too many"));
@@ -238,7 +289,16 @@ mod tests {
         // The datapath of a call that goes on is not free yet.
         drop(first);
         assert_eq!((one.datapaths.get(), one.memory.get()), (1, 60));
+        let share = Arc::clone(&charge.of);
+        charge.count_response(7);
+        let now = |counts: DatapathCounts| [counts.in_flight, counts.memory];
+        assert_eq!(now(share.counts()), [1, 60]);
         drop(charge);
+        let counts = share.counts();
+        assert_eq!(now(counts), [0, 0]);
+        let so_far = [counts.calls, counts.request_bytes, counts.response_bytes];
+        assert_eq!(so_far, [1, 60, 7]);
+        drop(share);
         let of = |account: &Account| {
             [&account.calls, &account.datapaths, &account.memory].map(Count::get)
         };

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use starling::managed::{
-    ListRequest, ListingMut, Operator, PolicyChange, PolicyChangesMut, QuotaNumbersMut, QuotaUseMut,
+    DatapathMut, ListRequest, ListingMut, Operator, PolicyChange, PolicyChangesMut,
+    QuotaNumbersMut, QuotaUseMut,
 };
 use starling::{Request, Status};
 use starling_policy::{
@@ -16,7 +17,7 @@ use starling_policy::{
 };
 
 use crate::ROOT;
-use crate::account::{Account, Count};
+use crate::account::{Account, Count, DatapathCounts};
 use crate::quota::{Holder, Quota};
 use crate::runtime::{Built, Command, Report, RuntimeHandle};
 
@@ -167,6 +168,15 @@ fn fill(mut response: PolicyChangesMut<'_>, changes: Vec<String>) {
     }
 }
 
+fn fill_counts(mut datapath: DatapathMut<'_>, counts: &DatapathCounts) {
+    datapath.set_id(counts.id);
+    datapath.set_calls(counts.calls as u64);
+    datapath.set_in_flight(counts.in_flight as u64);
+    datapath.set_memory(counts.memory as u64);
+    datapath.set_request_bytes(counts.request_bytes as u64);
+    datapath.set_response_bytes(counts.response_bytes as u64);
+}
+
 fn fill_account(mut of: QuotaUseMut<'_>, account: &Account) {
     let owner = &account.owner;
     of.set_of(match owner.holder {
@@ -234,6 +244,7 @@ impl Operator for Operations {
             for name in &of.policies {
                 datapath.policies_mut().push(name);
             }
+            fill_counts(datapath, &of.counts);
         }
         for account in report.accounts {
             fill_account(response.quotas_mut().push_default(), &account);

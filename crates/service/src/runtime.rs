@@ -450,8 +450,6 @@ impl Runtime {
             charge,
             ..
         } = forwarded;
-        // What it took is free when its caller hears of its end.
-        drop(charge);
         let Some(entry) = self.links.awake(from) else {
             return self.end_of_policies(&passed, method, Code::Cancelled);
         };
@@ -461,6 +459,9 @@ impl Runtime {
                     && let Some(route) = self.routes.get_mut(route)
                 {
                     route.streams.insert((method, id));
+                }
+                if let Some(charge) = &charge {
+                    charge.count_response(response.body().len() + response.fields().len());
                 }
                 forwarded::fill(&mut reply, response, stream_key);
                 Ok(())

@@ -4,6 +4,7 @@
 mod common;
 mod mesh;
 
+use std::collections::HashSet;
 use std::io::BufRead;
 use std::sync::atomic::Ordering;
 
@@ -142,6 +143,24 @@ fn calls_beyond_the_quota_are_refused_and_come_back_with_their_ends() {
     }
     echo(&own, b"").expect("there is room again");
     assert_eq!(used(&mesh, process), Some([0, 1, 0]));
+
+    let listing = listing(&mesh);
+    let mut datapaths = listing.message().datapaths().iter();
+    let own = datapaths
+        .find(|of| of.process_opt() == Some(process))
+        .expect("it calls");
+    assert_eq!((own.in_flight(), own.memory()), (0, 0));
+    // Four that ended, and what the library itself has called.
+    let calls = own.calls();
+    assert!((4..10).contains(&calls), "{calls}");
+    assert!(own.request_bytes() > 0 && own.response_bytes() > 0);
+    let ids: HashSet<u64> = listing
+        .message()
+        .datapaths()
+        .iter()
+        .map(|of| of.id())
+        .collect();
+    assert_eq!(ids.len(), 2);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use starling_service::{PolicyKind, PolicySpec};
 use super::quotas::size;
 
 /// Columns, as wide as what is in them.
-fn table(rows: &[Vec<String>]) -> String {
+pub(super) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -31,7 +31,7 @@ fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-fn row(cells: &[&str]) -> Vec<String> {
+pub(super) fn row(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
@@ -149,7 +149,7 @@ fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-fn number(number: Option<u32>) -> String {
+pub(super) fn number(number: Option<u32>) -> String {
     number.map_or("-".to_owned(), |number| number.to_string())
 }
 

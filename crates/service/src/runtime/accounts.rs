@@ -27,6 +27,8 @@ pub(super) struct Accounts {
     applications: HashMap<(Side, Application), Weak<Account>>,
     users: HashMap<(Side, Option<u32>), Weak<Account>>,
     pub(super) refused: Refused,
+    /// Datapaths so far.
+    datapaths: u64,
 }
 
 impl Accounts {
@@ -36,6 +38,7 @@ impl Accounts {
             applications: HashMap::new(),
             users: HashMap::new(),
             refused: Refused::default(),
+            datapaths: 0,
         }
     }
 
@@ -69,7 +72,10 @@ impl Accounts {
                 Some(of_user),
             )
         });
-        account.open().map_err(|exceeded| self.count(exceeded))
+        self.datapaths += 1;
+        account
+            .open(self.datapaths)
+            .map_err(|exceeded| self.count(exceeded))
     }
 
     fn count(&mut self, exceeded: Exceeded) -> Status {

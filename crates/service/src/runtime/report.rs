@@ -8,7 +8,7 @@ use super::Runtime;
 use super::accounts::Refused;
 use super::policies::Counts;
 use super::routes::{Route, RouteState};
-use crate::account::Account;
+use crate::account::{Account, DatapathCounts};
 
 /// What goes on in a runtime.
 #[derive(Debug)]
@@ -33,6 +33,7 @@ pub(crate) struct DatapathReport {
     pub(crate) state: &'static str,
     pub(crate) identities: Vec<Arc<str>>,
     pub(crate) policies: Vec<String>,
+    pub(crate) counts: DatapathCounts,
 }
 
 impl Runtime {
@@ -48,6 +49,7 @@ impl Runtime {
                 state: name_of(&route.state),
                 identities: identity.names.clone(),
                 policies: self.policies.names(&route.chain),
+                counts: route.share.counts(),
             }
         };
         Report {

@@ -453,7 +453,7 @@ mod __items {
                 },
             ],
         ),
-        schema_hash: 0x4e26e8d03aa9d715,
+        schema_hash: 0x1916df1e4969c924,
     };
     /// Message `starling.control.Listing`.
     #[derive(Clone)]
@@ -935,7 +935,7 @@ mod __items {
     #[doc(hidden)]
     pub static DATAPATH_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.control.Datapath"),
-        size: 57,
+        size: 105,
         fields: ::std::borrow::Cow::Borrowed(
             &[
                 __rt::FieldLayout {
@@ -956,10 +956,10 @@ mod __items {
                     kind: __rt::Kind::Uint32,
                     shape: __rt::Shape::Singular,
                     presence: __rt::Presence::Bit {
-                        byte: 56,
+                        byte: 104,
                         mask: 1,
                     },
-                    offset: 48,
+                    offset: 96,
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
@@ -970,10 +970,10 @@ mod __items {
                     kind: __rt::Kind::Uint32,
                     shape: __rt::Shape::Singular,
                     presence: __rt::Presence::Bit {
-                        byte: 56,
+                        byte: 104,
                         mask: 2,
                     },
-                    offset: 52,
+                    offset: 100,
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
@@ -1032,9 +1032,75 @@ mod __items {
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("id"),
+                    json_name: ::std::borrow::Cow::Borrowed("id"),
+                    number: 9,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 48,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("calls"),
+                    json_name: ::std::borrow::Cow::Borrowed("calls"),
+                    number: 10,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 56,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("in_flight"),
+                    json_name: ::std::borrow::Cow::Borrowed("inFlight"),
+                    number: 11,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 64,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("memory"),
+                    json_name: ::std::borrow::Cow::Borrowed("memory"),
+                    number: 12,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 72,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("request_bytes"),
+                    json_name: ::std::borrow::Cow::Borrowed("requestBytes"),
+                    number: 13,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 80,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("response_bytes"),
+                    json_name: ::std::borrow::Cow::Borrowed("responseBytes"),
+                    number: 14,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 88,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
             ],
         ),
-        schema_hash: 0xb2fb4ee5ecf13af5,
+        schema_hash: 0x7f6aa0a0b09bfb9e,
     };
     /// The way of one application's calls to one server, or from its callers to it.
     #[derive(Clone)]
@@ -1057,7 +1123,7 @@ mod __items {
         #[inline]
         pub fn process(self) -> u32 {
             if self.has_process() {
-                self.0.scalar(48)
+                self.0.scalar(96)
             } else {
                 ::core::default::Default::default()
             }
@@ -1065,13 +1131,13 @@ mod __items {
         /// Whether `process` is set.
         #[inline]
         pub fn has_process(self) -> bool {
-            self.0.bit(56, 1)
+            self.0.bit(104, 1)
         }
         /// `process`, if it is set.
         #[inline]
         pub fn process_opt(self) -> ::core::option::Option<u32> {
             if self.has_process() {
-                ::core::option::Option::Some(self.0.scalar(48))
+                ::core::option::Option::Some(self.0.scalar(96))
             } else {
                 ::core::option::Option::None
             }
@@ -1080,7 +1146,7 @@ mod __items {
         #[inline]
         pub fn user(self) -> u32 {
             if self.has_user() {
-                self.0.scalar(52)
+                self.0.scalar(100)
             } else {
                 ::core::default::Default::default()
             }
@@ -1088,13 +1154,13 @@ mod __items {
         /// Whether `user` is set.
         #[inline]
         pub fn has_user(self) -> bool {
-            self.0.bit(56, 2)
+            self.0.bit(104, 2)
         }
         /// `user`, if it is set.
         #[inline]
         pub fn user_opt(self) -> ::core::option::Option<u32> {
             if self.has_user() {
-                ::core::option::Option::Some(self.0.scalar(52))
+                ::core::option::Option::Some(self.0.scalar(100))
             } else {
                 ::core::option::Option::None
             }
@@ -1124,6 +1190,36 @@ mod __items {
         pub fn identities(self) -> __rt::RepeatedView<'a, str> {
             __rt::RepeatedView::of(self.0, 40)
         }
+        /// No other datapath of this service has it.
+        #[inline]
+        pub fn id(self) -> u64 {
+            self.0.scalar(48)
+        }
+        /// So far.
+        #[inline]
+        pub fn calls(self) -> u64 {
+            self.0.scalar(56)
+        }
+        /// Not over.
+        #[inline]
+        pub fn in_flight(self) -> u64 {
+            self.0.scalar(64)
+        }
+        /// Bytes of the requests of these.
+        #[inline]
+        pub fn memory(self) -> u64 {
+            self.0.scalar(72)
+        }
+        /// So far.
+        #[inline]
+        pub fn request_bytes(self) -> u64 {
+            self.0.scalar(80)
+        }
+        /// Field `response_bytes`.
+        #[inline]
+        pub fn response_bytes(self) -> u64 {
+            self.0.scalar(88)
+        }
     }
     impl DatapathMut<'_> {
         /// Sets `side`.
@@ -1138,24 +1234,24 @@ mod __items {
         /// Sets `process`.
         #[inline]
         pub fn set_process(&mut self, value: u32) {
-            self.0.set_bit(56, 1, true);
-            self.0.set_scalar(48, value);
+            self.0.set_bit(104, 1, true);
+            self.0.set_scalar(96, value);
         }
         /// Unsets `process`.
         pub fn clear_process(&mut self) {
-            self.0.set_bit(56, 1, false);
-            self.0.set_scalar::<u32>(48, 0);
+            self.0.set_bit(104, 1, false);
+            self.0.set_scalar::<u32>(96, 0);
         }
         /// Sets `user`.
         #[inline]
         pub fn set_user(&mut self, value: u32) {
-            self.0.set_bit(56, 2, true);
-            self.0.set_scalar(52, value);
+            self.0.set_bit(104, 2, true);
+            self.0.set_scalar(100, value);
         }
         /// Unsets `user`.
         pub fn clear_user(&mut self) {
-            self.0.set_bit(56, 2, false);
-            self.0.set_scalar::<u32>(52, 0);
+            self.0.set_bit(104, 2, false);
+            self.0.set_scalar::<u32>(100, 0);
         }
         /// Sets `program`.
         #[inline]
@@ -1201,6 +1297,60 @@ mod __items {
         /// Removes all of `identities`.
         pub fn clear_identities(&mut self) {
             self.0.clear_reference(40);
+        }
+        /// Sets `id`.
+        #[inline]
+        pub fn set_id(&mut self, value: u64) {
+            self.0.set_scalar(48, value);
+        }
+        /// Unsets `id`.
+        pub fn clear_id(&mut self) {
+            self.0.set_scalar::<u64>(48, 0);
+        }
+        /// Sets `calls`.
+        #[inline]
+        pub fn set_calls(&mut self, value: u64) {
+            self.0.set_scalar(56, value);
+        }
+        /// Unsets `calls`.
+        pub fn clear_calls(&mut self) {
+            self.0.set_scalar::<u64>(56, 0);
+        }
+        /// Sets `in_flight`.
+        #[inline]
+        pub fn set_in_flight(&mut self, value: u64) {
+            self.0.set_scalar(64, value);
+        }
+        /// Unsets `in_flight`.
+        pub fn clear_in_flight(&mut self) {
+            self.0.set_scalar::<u64>(64, 0);
+        }
+        /// Sets `memory`.
+        #[inline]
+        pub fn set_memory(&mut self, value: u64) {
+            self.0.set_scalar(72, value);
+        }
+        /// Unsets `memory`.
+        pub fn clear_memory(&mut self) {
+            self.0.set_scalar::<u64>(72, 0);
+        }
+        /// Sets `request_bytes`.
+        #[inline]
+        pub fn set_request_bytes(&mut self, value: u64) {
+            self.0.set_scalar(80, value);
+        }
+        /// Unsets `request_bytes`.
+        pub fn clear_request_bytes(&mut self) {
+            self.0.set_scalar::<u64>(80, 0);
+        }
+        /// Sets `response_bytes`.
+        #[inline]
+        pub fn set_response_bytes(&mut self, value: u64) {
+            self.0.set_scalar(88, value);
+        }
+        /// Unsets `response_bytes`.
+        pub fn clear_response_bytes(&mut self) {
+            self.0.set_scalar::<u64>(88, 0);
         }
     }
     impl Datapath {
@@ -1401,6 +1551,132 @@ mod __items {
             let mut this = self.identities_mut();
             this.extend(values);
             self
+        }
+        /// No other datapath of this service has it.
+        #[inline]
+        pub fn id(&self) -> u64 {
+            self.view().id()
+        }
+        /// Sets `id`.
+        #[inline]
+        pub fn set_id(&mut self, value: u64) {
+            self.as_mut().set_id(value);
+        }
+        /// Sets `id`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_id(mut self, value: u64) -> Self {
+            self.set_id(value);
+            self
+        }
+        /// Unsets `id`.
+        pub fn clear_id(&mut self) {
+            self.as_mut().clear_id();
+        }
+        /// So far.
+        #[inline]
+        pub fn calls(&self) -> u64 {
+            self.view().calls()
+        }
+        /// Sets `calls`.
+        #[inline]
+        pub fn set_calls(&mut self, value: u64) {
+            self.as_mut().set_calls(value);
+        }
+        /// Sets `calls`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_calls(mut self, value: u64) -> Self {
+            self.set_calls(value);
+            self
+        }
+        /// Unsets `calls`.
+        pub fn clear_calls(&mut self) {
+            self.as_mut().clear_calls();
+        }
+        /// Not over.
+        #[inline]
+        pub fn in_flight(&self) -> u64 {
+            self.view().in_flight()
+        }
+        /// Sets `in_flight`.
+        #[inline]
+        pub fn set_in_flight(&mut self, value: u64) {
+            self.as_mut().set_in_flight(value);
+        }
+        /// Sets `in_flight`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_in_flight(mut self, value: u64) -> Self {
+            self.set_in_flight(value);
+            self
+        }
+        /// Unsets `in_flight`.
+        pub fn clear_in_flight(&mut self) {
+            self.as_mut().clear_in_flight();
+        }
+        /// Bytes of the requests of these.
+        #[inline]
+        pub fn memory(&self) -> u64 {
+            self.view().memory()
+        }
+        /// Sets `memory`.
+        #[inline]
+        pub fn set_memory(&mut self, value: u64) {
+            self.as_mut().set_memory(value);
+        }
+        /// Sets `memory`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_memory(mut self, value: u64) -> Self {
+            self.set_memory(value);
+            self
+        }
+        /// Unsets `memory`.
+        pub fn clear_memory(&mut self) {
+            self.as_mut().clear_memory();
+        }
+        /// So far.
+        #[inline]
+        pub fn request_bytes(&self) -> u64 {
+            self.view().request_bytes()
+        }
+        /// Sets `request_bytes`.
+        #[inline]
+        pub fn set_request_bytes(&mut self, value: u64) {
+            self.as_mut().set_request_bytes(value);
+        }
+        /// Sets `request_bytes`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_request_bytes(mut self, value: u64) -> Self {
+            self.set_request_bytes(value);
+            self
+        }
+        /// Unsets `request_bytes`.
+        pub fn clear_request_bytes(&mut self) {
+            self.as_mut().clear_request_bytes();
+        }
+        /// Field `response_bytes`.
+        #[inline]
+        pub fn response_bytes(&self) -> u64 {
+            self.view().response_bytes()
+        }
+        /// Sets `response_bytes`.
+        #[inline]
+        pub fn set_response_bytes(&mut self, value: u64) {
+            self.as_mut().set_response_bytes(value);
+        }
+        /// Sets `response_bytes`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_response_bytes(mut self, value: u64) -> Self {
+            self.set_response_bytes(value);
+            self
+        }
+        /// Unsets `response_bytes`.
+        pub fn clear_response_bytes(&mut self) {
+            self.as_mut().clear_response_bytes();
         }
     }
     #[doc(hidden)]
@@ -2830,8 +3106,8 @@ mod __items {
                 idempotent: false,
             },
         ],
-        schema_hash: 0x261db66328ea012d,
-        schema: b"\x01\x08\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x04\x01\x0b\x01\x08policies\x04\x02\x0b\x01\tdatapaths\x05\x03\x0b\x01\x06quotas\x06\x04\x0b\x00\x07refused\x07\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x08\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08\t\x01\nidentities\x19starling.control.QuotaUse\x08\x01\t\x00\x02of\x02\t\x00\x04side\x03\r\x04\x07process\x04\r\x04\x04user\x05\t\x00\x07program\x06\x0b\x00\x04used\x07\x07\x0b\x00\x05quota\x07\x08\x04\x00\x07refused\x1dstarling.control.QuotaNumbers\x03\x01\x04\x00\x05calls\x02\x04\x00\tdatapaths\x03\x04\x00\x06memory\x06 /starling.control.Operator/Apply\x00\x00\x01!/starling.control.Operator/Attach\x00\x00\x01$/starling.control.Operator/Configure\x00\x00\x01!/starling.control.Operator/Detach\x00\x00\x01\x1f/starling.control.Operator/List\x00\x02\x03\"/starling.control.Operator/Upgrade\x00\x00\x01",
+        schema_hash: 0xf0b1ae0ccda898a2,
+        schema: b"\x01\x08\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x04\x01\x0b\x01\x08policies\x04\x02\x0b\x01\tdatapaths\x05\x03\x0b\x01\x06quotas\x06\x04\x0b\x00\x07refused\x07\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x0e\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08\t\x01\nidentities\t\x04\x00\x02id\n\x04\x00\x05calls\x0b\x04\x00\tin_flight\x0c\x04\x00\x06memory\r\x04\x00\rrequest_bytes\x0e\x04\x00\x0eresponse_bytes\x19starling.control.QuotaUse\x08\x01\t\x00\x02of\x02\t\x00\x04side\x03\r\x04\x07process\x04\r\x04\x04user\x05\t\x00\x07program\x06\x0b\x00\x04used\x07\x07\x0b\x00\x05quota\x07\x08\x04\x00\x07refused\x1dstarling.control.QuotaNumbers\x03\x01\x04\x00\x05calls\x02\x04\x00\tdatapaths\x03\x04\x00\x06memory\x06 /starling.control.Operator/Apply\x00\x00\x01!/starling.control.Operator/Attach\x00\x00\x01$/starling.control.Operator/Configure\x00\x00\x01!/starling.control.Operator/Detach\x00\x00\x01\x1f/starling.control.Operator/List\x00\x02\x03\"/starling.control.Operator/Upgrade\x00\x00\x01",
         file_descriptor_set: include_bytes!("starling.control.fds"),
     };
     /// For the operator: the service's own user, and root.
