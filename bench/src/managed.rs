@@ -23,8 +23,8 @@ use crate::channel::{ChannelStub, by_callers};
 use crate::device::failed;
 use crate::error::BenchError;
 use crate::metric::Sample;
-use crate::pin::{pin_to, two_cores};
-use crate::process::{RoleProcess, announce, begin_server};
+use crate::pin::{Cores, pin_to, two_cores};
+use crate::process::{Launcher, RoleProcess, announce, begin_server};
 
 /// The name of this system in rows and errors.
 const MANAGED: &str = "managed";
@@ -73,7 +73,7 @@ pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), Bench
 
 fn measure(context: &Context, services: usize, callers: Callers) -> Result<Sample, BenchError> {
     let services: Vec<_> = (0..services)
-        .map(|_| start_service(context))
+        .map(|_| start_service(&context.launcher, context.cores))
         .collect::<Result<_, _>>()?;
     let of_server = services.last().map_or(NONE, RoleProcess::address);
     let server = context.launcher.start(SERVER_ROLE, &[of_server])?;
@@ -90,14 +90,14 @@ fn measure(context: &Context, services: usize, callers: Callers) -> Result<Sampl
     by_callers(context, &processes, callers, &stub)
 }
 
-/// Starts a service. Its address is its name.
-fn start_service(context: &Context) -> Result<RoleProcess, BenchError> {
+/// Starts a service that may use both cores. Its address is its name.
+pub fn start_service(launcher: &Launcher, cores: Cores) -> Result<RoleProcess, BenchError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let name = format!("starling-bench-{}-{number}", std::process::id());
-    let cores = [context.cores.client, context.cores.server].map(|core| core.to_string());
+    let cores = [cores.client, cores.server].map(|core| core.to_string());
     let arguments = [&*name, &*cores[0], &*cores[1]];
-    context.launcher.start(SERVICE_ROLE, &arguments)
+    launcher.start(SERVICE_ROLE, &arguments)
 }
 
 fn serve_service(arguments: &[String]) -> Result<(), BenchError> {

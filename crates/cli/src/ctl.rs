@@ -4,11 +4,12 @@
 //! |---|---|
 //! | `edit` | policies as they are written on a command line |
 //! | `file`, `quotas` | policies in a file, and the settings of a service |
-//! | `text` | listings to read |
+//! | `text`, `json` | listings to read, and for programs |
 //! | `top` | what goes on, live |
 
 mod edit;
 pub(crate) mod file;
+mod json;
 mod quotas;
 mod text;
 mod top;
@@ -17,11 +18,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
-use starling::managed::{
-    DatapathView, ListRequest, Listing, OperatorClient, PolicyChange, QuotaNumbersView,
-    QuotaUseView, control_address,
-};
+use serde_json::Value;
+use starling::managed::{ListRequest, Listing, OperatorClient, PolicyChange, control_address};
 use starling::{CallOptions, Channel, Response, Status};
 use starling_service::{POLICY_KINDS, PolicySpec};
 
@@ -135,7 +133,8 @@ Calls pass the policies in the order of the file:
       settings: {at_most: 1s}
 
 `for` may have side (client: calls that applications make, the default; server: calls that come for
-them), identity (of the service's file), program, process, user, server (the address) and methods. Without it, all calls pass the policy.
+them), identity (of the service's file), program, process, user, server (the address) and methods.
+Without it, all calls pass the policy.
 Policies that have not changed go on as they are.";
 
 #[derive(Debug, Args)]
@@ -188,7 +187,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         Command::List { json } => {
             let listing = service()?.list()?;
             return output::print(&match json {
-                true => format!("{}\n", listing_json(&listing)),
+                true => format!("{}\n", json::listing(listing.message())),
                 false => text::listing(listing.message()),
             });
         }
@@ -221,55 +220,4 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     };
     let changes: Vec<&str> = response.message().changes().iter().collect();
     output::print(&text::changes(&changes, dry_run))
-}
-
-fn listing_json(listing: &Response<Listing>) -> Value {
-    let message = listing.message();
-    let policies = message.policies().iter().map(|policy| {
-        let spec: Value = serde_json::from_str(policy.policy()).unwrap_or_default();
-        json!({
-            "policy": spec,
-            "passed": policy.passed(),
-            "delayed": policy.delayed(),
-            "refused": policy.refused(),
-            "held": policy.held(),
-        })
-    });
-    let datapath = |datapath: DatapathView<'_>| {
-        json!({
-            "side": datapath.side(),
-            "process": datapath.process_opt(),
-            "user": datapath.user_opt(),
-            "program": datapath.program(),
-            "server": datapath.server(),
-            "state": datapath.state(),
-            "id": datapath.id(),
-            "calls": datapath.calls(),
-            "in_flight": datapath.in_flight(),
-            "memory": datapath.memory(),
-            "request_bytes": datapath.request_bytes(),
-            "response_bytes": datapath.response_bytes(),
-            "identities": datapath.identities().iter().collect::<Vec<_>>(),
-            "policies": datapath.policies().iter().collect::<Vec<_>>(),
-        })
-    };
-    let numbers = |of: QuotaNumbersView<'_>| json!({"calls": of.calls(), "datapaths": of.datapaths(), "memory": of.memory()});
-    let quota = |quota: QuotaUseView<'_>| {
-        json!({
-            "of": quota.of(),
-            "side": quota.side(),
-            "process": quota.process_opt(),
-            "user": quota.user_opt(),
-            "program": quota.program(),
-            "used": numbers(quota.used()),
-            "quota": numbers(quota.quota()),
-            "refused": quota.refused(),
-        })
-    };
-    json!({
-        "policies": policies.collect::<Vec<_>>(),
-        "datapaths": message.datapaths().iter().map(datapath).collect::<Vec<_>>(),
-        "quotas": message.quotas().iter().map(quota).collect::<Vec<_>>(),
-        "refused": numbers(message.refused()),
-    })
 }

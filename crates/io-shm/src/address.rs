@@ -106,7 +106,7 @@ impl Settings {
             _ => {
                 return malformed(
                     format!("its option {option:?} is unknown"),
-                    "write ?users=any, ?users=UID, ?peers=N or ?peers_of_one=N, joined by &, and ?target=ADDRESS at the end",
+                    "write ?users=any or UID, ?peers=N, ?peers_of_one=N, joined by &, and ?target=ADDRESS at the end",
                 );
             }
         };

@@ -23,7 +23,10 @@ pub enum ServiceError {
     #[error("policies: {0}")]
     Policies(#[from] Status),
     /// The file of an identity cannot be looked at.
-    #[error("identities.{name}.exe: {}: {source}: write the path of a program that this service can see", .exe.display())]
+    #[error(
+        "identities.{name}.exe: {}: {source}: write the path of a program that this service can see",
+        .exe.display()
+    )]
     Exe {
         /// The identity.
         name: String,
