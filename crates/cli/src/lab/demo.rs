@@ -73,11 +73,11 @@ each, all in processes of their own: servers on the second core, load generators
 They run the workloads A, B, C and E of YCSB (Zipf 0.99, 1 million records, 16-byte keys, 64-byte
 values) with 64 calls in flight. Every answer is checked against a model of the store.
 
-The systems: `channel` is a generated client on a starling::Channel, in tasks of a tokio runtime of
-one thread; `managed` is the same through a service of the host, which both ends call and are called
-through (`starling service run`), on both cores; `tonic` is its channel in such a runtime; `local` is
-a generated client on a LocalChannel, in the thread of its endpoint. All settings are the defaults, so an idle thread of Starling spins for
-20 to 200 us and then sleeps.
+The systems: `channel` is a generated client on a starling::Channel, in tasks of a tokio runtime
+of one thread; `managed` is the same through a service of the host, which both ends call and are
+called through (`starling service run`), on both cores; `tonic` is its channel in such a runtime;
+`local` is a generated client on a LocalChannel, in the thread of its endpoint. All settings are
+the defaults, so an idle thread of Starling spins for 20 to 200 us and then sleeps.
 
 The exit status is 0 if every answer was right, and does not depend on which system was faster.
 
