@@ -26,8 +26,8 @@ use crate::channel::{ChannelStub, by_callers};
 use crate::device::failed;
 use crate::error::BenchError;
 use crate::metric::Sample;
-use crate::pin::{pin_to, two_cores};
-use crate::process::{RoleProcess, announce, begin_client, begin_server};
+use crate::pin::{Cores, pin_to, two_cores};
+use crate::process::{Launcher, RoleProcess, announce, begin_client, begin_server};
 
 /// The name of this system in rows and errors.
 const MANAGED: &str = "managed";
@@ -86,7 +86,7 @@ pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), Bench
 
 fn measure(context: &Context, services: usize, callers: Callers) -> Result<Sample, BenchError> {
     let services: Vec<_> = (0..services)
-        .map(|_| start_service(context))
+        .map(|_| start_service(&context.launcher, context.cores))
         .collect::<Result<_, _>>()?;
     let of_server = services.last().map_or(NONE, RoleProcess::address);
     let server = context.launcher.start(ECHO_ROLE, &[of_server])?;
@@ -103,12 +103,12 @@ fn measure(context: &Context, services: usize, callers: Callers) -> Result<Sampl
     by_callers(context, &processes, callers, &stub)
 }
 
-/// Starts a service. Its address is its name.
-pub(crate) fn start_service(context: &Context) -> Result<RoleProcess, BenchError> {
+/// Starts a service that may use both cores. Its address is its name.
+pub fn start_service(launcher: &Launcher, cores: Cores) -> Result<RoleProcess, BenchError> {
     let name = unused_name();
-    let cores = [context.cores.client, context.cores.server].map(|core| core.to_string());
+    let cores = [cores.client, cores.server].map(|core| core.to_string());
     let arguments = [&*name, &*cores[0], &*cores[1]];
-    context.launcher.start(SERVICE_ROLE, &arguments)
+    launcher.start(SERVICE_ROLE, &arguments)
 }
 
 /// The name of a service that nobody else has.

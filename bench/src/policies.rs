@@ -176,7 +176,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// The rate with a policy, of that without, in turns.
 fn cost(context: &Context, kind: &str, settings: &str) -> Result<Sample, BenchError> {
-    let service = start_service(context)?;
+    let service = start_service(&context.launcher, context.cores)?;
     let operator = Operator::of(&service)?;
     // That of all managed benchmarks.
     operator.detach("nothing")?;
@@ -224,7 +224,7 @@ fn cost(context: &Context, kind: &str, settings: &str) -> Result<Sample, BenchEr
 
 /// Two applications, of which one has its policies changed.
 fn live(context: &Context) -> Result<Sample, BenchError> {
-    let service = start_service(context)?;
+    let service = start_service(&context.launcher, context.cores)?;
     let operator = Operator::of(&service)?;
     let server = context.launcher.start(SERVER_ROLE, &[service.address()])?;
     let start = || {

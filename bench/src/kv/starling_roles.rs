@@ -10,7 +10,8 @@ use crate::error::BenchError;
 use crate::process::{announce, begin_client, begin_server};
 use starling_sample_services::kv;
 
-/// Role of the server; its arguments are an address to bind and the number of its initial records.
+/// Role of the server; its arguments are an address to bind, the number of its initial records, and perhaps the name
+/// of the service that it is called through.
 pub const KV_SERVER: &str = "starling-kv";
 
 /// Role of the load generator on a [`Channel`](starling::Channel) in a tokio runtime of one thread. The
@@ -34,14 +35,21 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
 
 fn serve_kv(arguments: &[String]) -> Result<(), BenchError> {
     let parsed = match arguments {
-        [address, records] => records.parse().ok().map(|records| (address, records)),
+        [address, records, service @ ..] if service.len() <= 1 => {
+            let records = records.parse().ok();
+            records.map(|records| (address, records, service.first()))
+        }
         _ => None,
     };
-    let (address, records) = parsed.ok_or_else(|| BenchError::BadRoleArguments {
+    let (address, records, service) = parsed.ok_or_else(|| BenchError::BadRoleArguments {
         role: KV_SERVER.into(),
-        why: "expected an address and a number of records".into(),
+        why: "expected an address, a number of records, and perhaps a service".into(),
     })?;
-    let builder = Server::builder().bind(address).map_err(failed)?;
+    let builder = match service {
+        Some(service) => Server::builder().managed_by(service),
+        None => Server::builder(),
+    };
+    let builder = builder.bind(address).map_err(failed)?;
     let server = builder.add_service(kv::server(records)).build();
     let server = server.map_err(failed)?;
     let address = server.addresses().remove(0);

@@ -44,7 +44,7 @@ pub(super) fn load(service: &str, server: &str) -> Result<Load, BenchError> {
 }
 
 fn measure(context: &Context) -> Result<Sample, BenchError> {
-    let service = start_service(context)?;
+    let service = start_service(&context.launcher, context.cores)?;
     let operator = Operator::of(&service)?;
     let [server, bulk_server] =
         [(); 2].map(|()| context.launcher.start(ECHO_ROLE, &[service.address()]));

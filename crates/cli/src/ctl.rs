@@ -3,27 +3,32 @@
 //! | module | holds |
 //! |---|---|
 //! | `edit` | policies as they are written on a command line |
-//! | `file` | policies in a file, and the settings of a service |
+//! | `file`, `quotas` | policies in a file, and the settings of a service |
 //! | `schema` | schemas from files and servers |
-//! | `text` | listings to read |
+//! | `text`, `json` | listings to read, and for programs |
+//! | `top` | what goes on, live |
 
 mod edit;
 pub(crate) mod file;
+mod json;
+mod quotas;
 pub(crate) mod schema;
 mod text;
+mod top;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::Value;
 use starling::managed::{
-    DatapathView, ListRequest, Listing, MetricsRequest, OperatorClient, PolicyChange,
+    ListRequest, Listing, MetricsRequest, OperatorClient, PolicyChange, control_address,
 };
 use starling::{CallOptions, Channel, Response, Status};
 use starling_service::{POLICY_KINDS, PolicySpec};
 
 use self::edit::{ScopeArguments, edited, new};
+use self::top::TopArguments;
 use crate::error::CliError;
 use crate::output;
 
@@ -33,7 +38,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The service, by its name.
+    /// The service, by its name: NAME?users=UID if it is another user's.
     #[arg(
         long = "service",
         value_name = "NAME",
@@ -60,19 +65,23 @@ Examples, with `starling service run` in another terminal:
   starling ctl attach guests access-control \"deny=request.customerName == 'Mallory'\" \
     --method hotel.Reservation/Make
   starling ctl list
+  starling ctl top
   starling ctl detach searches
   starling ctl apply -f policies.yaml --dry-run";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Lists the policies, what each has done, and the datapaths of applications.
+    /// Lists the policies, what each has done, the datapaths of applications, and what they have beside their quotas.
     List {
-        /// Prints one JSON object, with the keys policies, datapaths.
+        /// Prints one JSON object, with the keys policies, datapaths, quotas, refused.
         #[arg(long)]
         json: bool,
     },
     /// Prints what policies have counted, in Prometheus' text format: see the kind metrics.
     Metrics,
+    /// Shows what goes on, live: rates of policies, and of the datapaths of applications.
+    #[command(after_help = top::HELP)]
+    Top(TopArguments),
     /// Lists the kinds of policies, with settings to begin with. Asks no service.
     Kinds,
     /// Adds a policy, behind all others.
@@ -136,7 +145,8 @@ Calls pass the policies in the order of the file:
       settings: {at_most: 1s}
 
 `for` may have side (client: calls that applications make, the default; server: calls that come for
-them), program, process, user, server (the address) and methods. Without it, all calls pass the policy.
+them), identity (of the service's file), program, process, user, server (the address) and methods.
+Without it, all calls pass the policy.
 Policies that have not changed go on as they are.";
 
 #[derive(Debug, Args)]
@@ -156,9 +166,7 @@ struct Service(OperatorClient<Channel>);
 
 impl Service {
     fn new(name: &str) -> Result<Self, CliError> {
-        let channel = Channel::builder(&format!("shm://{name}.control"))
-            .direct()
-            .lazy()?;
+        let channel = Channel::builder(&control_address(name)?).direct().lazy()?;
         let options = CallOptions::with_timeout(TIMEOUT);
         Ok(Self(OperatorClient::new(channel).with_options(options)))
     }
@@ -191,7 +199,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         Command::List { json } => {
             let listing = service()?.list()?;
             return output::print(&match json {
-                true => format!("{}\n", listing_json(&listing)),
+                true => format!("{}\n", json::listing(listing.message())),
                 false => text::listing(listing.message()),
             });
         }
@@ -200,6 +208,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             let response = service()?.0.metrics(&MetricsRequest::new()).wait()?;
             return output::print(response.message().text());
         }
+        Command::Top(top) => return top::run(&service()?, &arguments.service, top),
         Command::Kinds => return output::print(&text::kinds(POLICY_KINDS)),
         Command::Attach { name, kind, edit } => {
             let spec = new(name, kind, edit)?;
@@ -228,33 +237,4 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     };
     let changes: Vec<&str> = response.message().changes().iter().collect();
     output::print(&text::changes(&changes, dry_run))
-}
-
-fn listing_json(listing: &Response<Listing>) -> Value {
-    let message = listing.message();
-    let policies = message.policies().iter().map(|policy| {
-        let spec: Value = serde_json::from_str(policy.policy()).unwrap_or_default();
-        json!({
-            "policy": spec,
-            "passed": policy.passed(),
-            "delayed": policy.delayed(),
-            "refused": policy.refused(),
-            "held": policy.held(),
-        })
-    });
-    let datapath = |datapath: DatapathView<'_>| {
-        json!({
-            "side": datapath.side(),
-            "process": datapath.process_opt(),
-            "user": datapath.user_opt(),
-            "program": datapath.program(),
-            "server": datapath.server(),
-            "state": datapath.state(),
-            "policies": datapath.policies().iter().collect::<Vec<_>>(),
-        })
-    };
-    json!({
-        "policies": policies.collect::<Vec<_>>(),
-        "datapaths": message.datapaths().iter().map(datapath).collect::<Vec<_>>(),
-    })
 }

@@ -1,5 +1,8 @@
 //! `starling service`: the managed plane's service, one for each host.
 
+mod notify;
+mod unit;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +12,7 @@ use signal_hook::iterator::Signals;
 use starling::Idle;
 use starling_service::{Service, ServiceConfig};
 
+use self::unit::UnitArguments;
 use crate::ctl::file::ServiceFile;
 use crate::error::CliError;
 use crate::output;
@@ -27,7 +31,19 @@ enum Command {
     /// Runs the service, until SIGINT (Ctrl-C) or SIGTERM.
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
+    /// Prints a unit of systemd that runs this program as the service, hardened.
+    #[command(after_help = UNIT_HELP)]
+    Unit(UnitArguments),
 }
+
+const UNIT_HELP: &str = "\
+Examples, as root:
+  useradd --system --no-create-home starling
+  starling service unit > /etc/systemd/system/starling.service
+  systemctl enable --now starling
+
+Applications trust the service by its user: STARLING_SERVICE=starling?users=UID, with the number that
+`id -u starling` prints. So does `starling ctl`, run as root.";
 
 #[derive(Debug, Args)]
 struct RunArguments {
@@ -51,13 +67,16 @@ STARLING_SERVICE to its name, and start them. Their channels reach the addresses
 their servers are reached at those. Without the variable they do all that themselves.
 
 The service prints a line `service NAME` when applications can use it, and a line `metrics URL` behind it
-if it shows metrics. If it ends, the calls that pass it end with UNAVAILABLE. Applications find it again
-when it is back.
+if it shows metrics. It tells systemd then, if that has started it (`starling service unit`). If it ends,
+the calls that pass it end with UNAVAILABLE. Applications find it again when it is back.
 
 The file of --config may have any of these:
 
   name: starling
   any_user: false
+  quotas:            # of an application, and of all of a user together; `starling ctl list` shows what they have
+    {calls: 16384, datapaths: 256, memory: 128MiB, user: {calls: 49152, datapaths: 768, memory: 384MiB}}
+  identities: {}     # NAME: {user: UID, program: NAME, exe: /PATH}, for `identity` in scopes of policies
   policies: []       # as `starling ctl apply` takes them
   schemas: []        # .proto files of methods that policies look into
   metrics: 127.0.0.1:9100       # shows what policies count at http://127.0.0.1:9100/metrics
@@ -79,17 +98,25 @@ enum IdleName {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let Command::Run(run) = &arguments.command;
+    match &arguments.command {
+        Command::Run(arguments) => serve(arguments),
+        Command::Unit(arguments) => unit::print(arguments),
+    }
+}
+
+fn serve(run: &RunArguments) -> Result<(), CliError> {
     let mut config = ServiceConfig::default();
     let file = run.config.as_deref().map(ServiceFile::read).transpose()?;
     let file = file.unwrap_or_default();
     if let Some(path) = &run.config {
         config.policies = file.policies(path)?;
         config.schemas = file.schemas(path)?;
+        config.identities = file.identities(path)?;
     }
     if let Some(name) = run.name.as_ref().or(file.name.as_ref()) {
         config.name.clone_from(name);
     }
+    config.quotas = file.quotas.quotas();
     config.any_user = run.any_user || file.any_user == Some(true);
     config.metrics.clone_from(&file.metrics);
     config.otlp.clone_from(&file.otlp);
@@ -108,8 +135,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let page = service.metrics_address();
     let page = page.map_or(String::new(), |at| format!("metrics http://{at}/metrics\n"));
     output::print(&format!("service {name}\n{page}"))?;
+    notify::tell("READY=1");
     while service.is_running() {
         if signals.pending().next().is_some() {
+            notify::tell("STOPPING=1");
             return Ok(());
         }
         std::thread::sleep(CHECK_INTERVAL);

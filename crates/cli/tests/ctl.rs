@@ -2,11 +2,14 @@
 
 mod common;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::process::{Child, Output, Stdio};
 
 use common::{Serve, run, run_with_input, starling, text};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
 
 /// A `starling service run`, which is killed when this is dropped.
@@ -190,6 +193,96 @@ fn an_operator_lets_calls_pass_by_their_values() {
     }
 }
 
+/// A call is in the rates of one interval, whenever it is made.
+#[test]
+fn top_shows_rates_once_as_json_and_live() {
+    let (service, server) = (Service::start("top", &[]), kv());
+    service.done(&["attach", "nothing", "null"]);
+    let (code, _, error) = service.ctl(&["top"]);
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("use --once or --json"), "{error}");
+    let text = service.done(&["top", "--once", "--interval", "50ms"]);
+    assert!(text.starts_with("POLICY   KIND  PASSED/s"), "{text}");
+    assert!(text.ends_with("\nno applications\n"), "{text}");
+
+    let top = [
+        "ctl",
+        "--service",
+        &service.name,
+        "top",
+        "--json",
+        "--interval",
+        "50ms",
+    ];
+    let mut top = starling(&top).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
+    let mut next = || -> Value {
+        let line = lines.next().expect("one for each interval").unwrap();
+        serde_json::from_str(&line).unwrap()
+    };
+    assert_eq!(next()["policies"][0]["passed_per_s"], 0.0);
+    assert_eq!(service.call(&server).0, 0);
+    while next()["policies"][0]["passed_per_s"] == 0.0 {}
+    top.kill().unwrap();
+    top.wait().unwrap();
+}
+
+/// On a terminal of its own, which is as before when a key has ended it.
+#[test]
+fn top_has_the_terminal_until_a_key_ends_it() {
+    let service = Service::start("live", &[]);
+    let (mut terminal, ends) = terminal();
+    let top = [
+        "ctl",
+        "--service",
+        &service.name,
+        "top",
+        "--interval",
+        "50ms",
+    ];
+    let mut top = starling(&top);
+    let [input, output] = ends.map(Stdio::from);
+    let mut top = top.stdin(input).stdout(output).spawn().unwrap();
+    let mut said = Vec::new();
+    let mut read_until = |what: &str| {
+        while !text(&said).contains(what) {
+            let mut bytes = [0; 4096];
+            let count = terminal.read(&mut bytes).unwrap();
+            said.extend_from_slice(&bytes[..count]);
+        }
+        text(&said)
+    };
+    let screen = read_until("no applications");
+    assert!(screen.starts_with("\x1b[?1049h"), "{screen:?}");
+    terminal.write_all(b"xq").unwrap();
+    let mut said = text(&said);
+    while !said.ends_with("\x1b[?1049l") {
+        let mut bytes = [0; 4096];
+        let count = terminal.read(&mut bytes).unwrap();
+        said.push_str(&text(&bytes[..count]));
+    }
+    assert!(top.wait().unwrap().success());
+}
+
+/// A terminal, and two descriptors of its other end.
+fn terminal() -> (File, [OwnedFd; 2]) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+    let terminal = openpt(flags).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap();
+    let name = name.to_str().unwrap();
+    let end = || {
+        File::options()
+            .read(true)
+            .write(true)
+            .open(name)
+            .unwrap()
+            .into()
+    };
+    (terminal.into(), [end(), end()])
+}
+
 #[test]
 fn a_file_is_applied_as_a_whole_or_not_at_all() {
     let service = Service::start("apply", &[]);
@@ -275,6 +368,58 @@ fn an_operator_reads_what_policies_have_counted() {
     assert!(
         answer.ends_with("starling_service_spans_dropped_total 0\n"),
         "{answer}"
+    );
+}
+
+#[test]
+fn a_file_sets_quotas_and_a_listing_shows_them() {
+    let directory = std::env::temp_dir().join(format!("starling-quotas-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("service.yaml");
+    let file = path.to_str().unwrap();
+    std::fs::write(&path, "quotas: {memory: 1KiB, user: {datapaths: 7}}").unwrap();
+    let service = Service::start("quotas", &["--config", file]);
+    let managed = starling(&[
+        "serve",
+        "kv",
+        "--records",
+        "0",
+        "--address",
+        "udp://127.0.0.1:0",
+    ])
+    .env("STARLING_SERVICE", &service.name)
+    .stdout(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let server = Serve::of(managed, 1);
+    let list = service.list();
+    let of_application = json!({
+        "of": "application", "side": "server", "program": "starling", "refused": 0,
+        "process": server.id(), "user": rustix::process::geteuid().as_raw(),
+        "used": {"calls": 0, "datapaths": 1, "memory": 0},
+        "quota": {"calls": 16384, "datapaths": 256, "memory": 1024},
+    });
+    assert_eq!(list["quotas"][0], of_application);
+    assert_eq!(list["quotas"][1]["of"], "user");
+    assert_eq!(list["quotas"][1]["quota"]["datapaths"], 7);
+    let large = format!(r#"{{"start": "{}"}}"#, "x".repeat(2000));
+    let call = run(&["call", &server.addresses[0], "kv.Kv/Scan", &large]);
+    let error = text(&call.stderr);
+    assert!(error.contains("quotas.memory: "), "{error}");
+    let read = service.done(&["list"]);
+    assert!(read.contains("0 of 16384  1 of 256   0 of 1 KiB"), "{read}");
+    assert!(
+        read.ends_with("\nrefused by quotas so far: 1 for their bytes\n"),
+        "{read}"
+    );
+
+    std::fs::write(&path, "quotas: {user: {calls: 0}}").unwrap();
+    let (code, _, error) = parts(&run(&["service", "run", "--config", file]));
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(code, 1, "{error}");
+    assert!(
+        error.contains("quotas.user.calls: 0 lets nobody call"),
+        "{error}"
     );
 }
 

@@ -15,7 +15,7 @@ fn every_system_answers_every_workload_right() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let picture = std::fs::read_to_string(&svg).unwrap();
     std::fs::remove_file(&svg).unwrap();
-    assert_eq!(picture.matches("<polyline").count(), 20);
+    assert_eq!(picture.matches("<polyline").count(), 24);
 
     let mut figures: BTreeMap<[String; 4], f64> = BTreeMap::new();
     for line in text(&output.stdout).lines() {
@@ -28,6 +28,7 @@ fn every_system_answers_every_workload_right() {
     let systems = [
         ("channel", "udp"),
         ("channel", "shm"),
+        ("managed", "udp"),
         ("tonic", "grpc"),
         ("local", "udp"),
         ("local", "shm"),

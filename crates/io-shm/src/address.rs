@@ -10,6 +10,7 @@ use crate::handshake::MAX_TARGET_BYTES;
 /// | setting | means |
 /// |---|---|
 /// | `users=any` | [`ShmConfig::allow_other_users`]: at both ends |
+/// | `users=UID` | [`ShmConfig::other_user`]: at both ends, unless the other is root's |
 /// | `peers=N` | [`ShmConfig::max_peers`] |
 /// | `peers_of_one=N` | [`ShmConfig::max_peers_of_one`] |
 /// | `target=ADDRESS`, the last one | whom to reach through the device with the name, see [`ShmConfig::takes_targets`] |
@@ -25,9 +26,16 @@ pub(crate) struct ShmAddress<'a> {
 /// What an address sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
-    any_user: bool,
+    users: Option<Users>,
     peers: Option<usize>,
     peers_of_one: Option<usize>,
+}
+
+/// Whom a device talks to besides its own user and root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Users {
+    Any,
+    One(u32),
 }
 
 impl<'a> ShmAddress<'a> {
@@ -92,29 +100,31 @@ impl Settings {
         };
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
         let is_twice = match key {
-            "users" => std::mem::replace(&mut self.any_user, true),
+            "users" => self.users.is_some(),
             "peers" => self.peers.is_some(),
             "peers_of_one" => self.peers_of_one.is_some(),
             _ => {
                 return malformed(
                     format!("its option {option:?} is unknown"),
-                    "write ?users=any, ?peers=N or ?peers_of_one=N, joined by &, and ?target=ADDRESS at the end",
+                    "write ?users=any or UID, ?peers=N, ?peers_of_one=N, joined by &, and ?target=ADDRESS at the end",
                 );
             }
         };
         if is_twice {
             return malformed(format!("it sets {key} twice"), "set it once");
         }
+        let is_digits = value.bytes().all(|byte| byte.is_ascii_digit());
         if key == "users" {
-            return match value {
-                "any" => Ok(()),
-                _ => malformed(
+            let one = value.parse().ok().filter(|_| is_digits).map(Users::One);
+            self.users = one.or((value == "any").then_some(Users::Any));
+            return match self.users {
+                Some(_) => Ok(()),
+                None => malformed(
                     format!("its users are {value:?}"),
-                    "write users=any, or leave it out for the user of the process and root",
+                    "write users=any, users=UID, or leave it out for the user of the process and root",
                 ),
             };
         }
-        let is_digits = value.bytes().all(|byte| byte.is_ascii_digit());
         let number = value.parse().ok().filter(|number| is_digits && *number > 0);
         let Some(number) = number else {
             return malformed(
@@ -134,7 +144,11 @@ impl Settings {
         let default = ShmConfig::default();
         let max_peers = self.peers.unwrap_or(default.max_peers);
         ShmConfig {
-            allow_other_users: self.any_user,
+            allow_other_users: self.users == Some(Users::Any),
+            other_user: match self.users {
+                Some(Users::One(user)) => Some(user),
+                _ => None,
+            },
             max_peers,
             max_peers_of_one: self.peers_of_one.unwrap_or(default.max_peers_of_one),
             ..default
@@ -218,6 +232,8 @@ mod tests {
             ..ShmConfig::default()
         };
         assert_eq!(all.settings.config(), expected);
+        let one = of("shm://kv?users=998").settings.config();
+        assert_eq!((one.allow_other_users, one.other_user), (false, Some(998)));
         let same = of("shm://other?users=any&peers_of_one=3&peers=7");
         assert_eq!(all.settings, same.settings);
         assert_ne!(all.settings, of("shm://kv").settings);
@@ -234,7 +250,7 @@ mod tests {
         let address = format!("shm://service?users=any&target={target}");
         let both = of(&address);
         assert_eq!((both.bare, both.target), ("shm://service", Some(target)));
-        assert!(both.settings.any_user);
+        assert_eq!(both.settings.users, Some(Users::Any));
         assert_eq!(of("shm://service?users=any").target, None);
     }
 
@@ -245,6 +261,8 @@ mod tests {
             ("shm://kv?ring=5", "its option \"ring=5\" is unknown"),
             ("shm://kv?users", "its users are \"\""),
             ("shm://kv?users=me", "its users are \"me\""),
+            ("shm://kv?users=-1", "its users are \"-1\""),
+            ("shm://kv?users=7&users=any", "it sets users twice"),
             ("shm://kv?users=any&users=any", "it sets users twice"),
             ("shm://kv?peers=0", "its peers are not a number"),
             ("shm://kv?peers=+5", "its peers are not a number"),

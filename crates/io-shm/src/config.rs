@@ -64,6 +64,10 @@ pub struct ShmConfig {
     /// nothing else. But any process on the host may take a name. Users that have no id in this
     /// process's user namespace count as other users.
     pub allow_other_users: bool,
+    /// Talk to processes of this user as well.
+    ///
+    /// Default: none.
+    pub other_user: Option<u32>,
     /// A peer may say whom it wants to reach through this device's process
     /// ([`PeerInfo::target`](starling_io::PeerInfo::target)).
     ///
@@ -110,6 +114,7 @@ impl Default for ShmConfig {
             max_peers: 1024,
             max_peers_of_one: 512,
             allow_other_users: false,
+            other_user: None,
             takes_targets: false,
             heap_bytes: 64 << 20,
             share_heap_with_clients: false,

@@ -328,13 +328,13 @@ impl PacketIo for ShmIo {
             _ => host_error(&attempt, error),
         })?;
         let socket = PeerSocket::new(socket, &self.closer);
-        if !self.config.allow_other_users && !users::peer_is_ours_or_root(&socket).unwrap_or(false)
-        {
+        if !users::is_admitted(&socket, &self.config) {
             return Err(IoError::new(
                 Fault::Peer,
                 &attempt,
                 "another user's process has this name",
-                "run both as one user, or set ShmConfig::allow_other_users (shm://NAME?users=any) at both ends",
+                "run both as one user, or set ShmConfig::other_user or allow_other_users (shm://NAME?users=UID, \
+                 ?users=any) at both ends",
             ));
         }
         let ring_bytes = self.config.ring_bytes;

@@ -182,7 +182,7 @@ impl PendingHandshakes {
                 let _ = sys::send(&socket, &Answer::Full.encode());
                 continue;
             }
-            if !config.allow_other_users && !users::peer_is_ours_or_root(&socket).unwrap_or(false) {
+            if !users::is_admitted(&socket, config) {
                 self.not_permitted += 1;
                 not_permitted += 1;
                 // If the peer does not receive the answer, it sees the connection close.

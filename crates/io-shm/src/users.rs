@@ -1,4 +1,4 @@
-//! Whom a device talks to: processes of its own user and of root, unless it is set to talk to all.
+//! Whom a device talks to: processes of its own user and of root, unless it is set to talk to another or to all.
 //!
 //! The kernel shows all users that have no id in this user namespace as one, the *overflow uid*, which is
 //! usually 65534. Two such users are not the same, though their numbers are.
@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use starling_io::PeerProcess;
+
+use crate::ShmConfig;
 
 /// The overflow uid, or gid, of a kernel that does not say.
 const DEFAULT_OVERFLOW_ID: u32 = 65_534;
@@ -47,6 +49,18 @@ impl Origin {
 /// Whether the process at the other end runs as this process's user or as root.
 pub(crate) fn peer_is_ours_or_root(socket: &OwnedFd) -> rustix::io::Result<bool> {
     Ok(is_permitted(peer_of(socket)?.uid))
+}
+
+/// Whether a device with these settings talks to the process at the other end.
+pub(crate) fn is_admitted(socket: &OwnedFd, config: &ShmConfig) -> bool {
+    config.allow_other_users
+        || peer_of(socket).is_ok_and(|peer| {
+            is_permitted(peer.uid) || is_other(peer.uid, config.other_user, unmapped_uid())
+        })
+}
+
+fn is_other(uid: u32, wanted: Option<u32>, unmapped: Option<u32>) -> bool {
+    Some(uid) != unmapped && Some(uid) == wanted
 }
 
 /// The process at the other end, for those who serve it.
@@ -136,6 +150,15 @@ mod tests {
         }
         assert!(!is_ours_or_root(65_534, 65_534, Some(65_534)));
         assert!(is_ours_or_root(65_534, 65_534, None));
+    }
+
+    #[test]
+    fn one_other_user_is_admitted_unless_its_id_stands_for_all_without_one() {
+        assert!(is_other(1001, Some(1001), Some(65_534)));
+        assert!(!is_other(1002, Some(1001), Some(65_534)));
+        assert!(!is_other(1001, None, Some(65_534)));
+        assert!(!is_other(65_534, Some(65_534), Some(65_534)));
+        assert!(is_other(65_534, Some(65_534), None));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::spec::Side;
 
 /// The way of one application's calls to a server, or of calls to an application.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Datapath {
     /// No other datapath has it, or had it, while the service runs.
     pub id: u64,

@@ -15,6 +15,7 @@
 //! | [`datapath`] | whose calls pass a policy |
 //! | [`engine`] | what an engine sees of calls, and what it may do |
 //! | [`spec`] | a policy as operators write it, in JSON: name, kind, scope, settings |
+//! | [`identity`] | names for applications, for scopes |
 //! | [`kinds`] | the table of all kinds |
 //! | [`engines`] | the engines, one file each: settings, state, tests |
 //! | [`schema`] | methods as their servers have them: what engines read messages by |
@@ -31,6 +32,7 @@ mod datapath;
 mod engine;
 mod engines;
 mod expression;
+mod identity;
 mod kinds;
 mod random;
 mod recorded;
@@ -41,6 +43,7 @@ mod spec;
 
 pub use datapath::Datapath;
 pub use engine::{PolicyEnd, PolicyEngine, PolicyRequest, Verdict};
+pub use identity::{Identities, IdentitySpec, check_identities, parse_identities};
 pub use kinds::{KINDS, Kind};
 pub use recorded::{Series, SeriesLabels, Span};
 pub use saved::{RestoreError, Saved};

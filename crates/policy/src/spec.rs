@@ -49,6 +49,16 @@ pub enum Side {
     Server,
 }
 
+impl Side {
+    /// As operators write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+}
+
 /// Which calls pass a policy: those for which all that is given holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,6 +66,9 @@ pub struct Scope {
     /// Which end of calls it stands at.
     #[serde(default)]
     pub side: Side,
+    /// One of the identities that the service is configured with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
     /// The program of the application, by the name that `ps` shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
@@ -119,21 +132,9 @@ impl PolicySpec {
             path: path.to_owned(),
             problem,
         };
-        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        if self.name.is_empty() || self.name.len() > MAX_NAME || !self.name.chars().all(is_name) {
-            let problem = format!(
-                "{:?} is no name: write 1 to {MAX_NAME} letters, digits, dots, dashes and underscores",
-                self.name
-            );
-            return Err(wrong("name", problem));
-        }
+        check_name(&self.name).map_err(|problem| wrong("name", problem))?;
         let program = self.scope.program.as_deref().unwrap_or("");
-        if program.len() > MAX_PROGRAM {
-            let problem = format!(
-                "{program:?} has more than {MAX_PROGRAM} bytes: write what `ps` shows, the kernel cuts names"
-            );
-            return Err(wrong("for.program", problem));
-        }
+        check_program(program).map_err(|problem| wrong("for.program", problem))?;
         if self.scope.methods.len() > MAX_METHODS {
             return Err(wrong(
                 "for.methods",
@@ -174,6 +175,27 @@ impl PolicySpec {
     /// As it is read by [`PolicySpec::parse`].
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// Whether operators may give something this name.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    match !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(is_name) {
+        true => Ok(()),
+        false => Err(format!(
+            "{name:?} is no name: write 1 to {MAX_NAME} letters, digits, dots, dashes and underscores"
+        )),
+    }
+}
+
+/// Whether the kernel has programs of this name.
+pub(crate) fn check_program(program: &str) -> Result<(), String> {
+    match program.len() <= MAX_PROGRAM {
+        true => Ok(()),
+        false => Err(format!(
+            "{program:?} has more than {MAX_PROGRAM} bytes: write what `ps` shows, the kernel cuts names"
+        )),
     }
 }
 
@@ -260,6 +282,18 @@ pub enum SpecError {
         /// The name.
         name: String,
     },
+    /// A scope names an identity that the service is not configured with.
+    #[error(
+        "{policy}: for.identity: {identity:?} is not configured in the service's file: there are {known}"
+    )]
+    UnknownIdentity {
+        /// The policy.
+        policy: String,
+        /// As it was written.
+        identity: String,
+        /// Those that there are.
+        known: String,
+    },
     /// The list is too long.
     #[error("more than {MAX_POLICIES} policies")]
     TooMany,
@@ -284,7 +318,7 @@ mod tests {
     #[test]
     fn a_policy_is_written_as_it_was_read() {
         let full = [
-            r#"{"name":"searches","kind":"rate-limit","for":{"side":"server","program":"search","#,
+            r#"{"name":"searches","kind":"rate-limit","for":{"side":"server","identity":"s","program":"search","#,
             r#""process":7,"user":8,"server":"udp://h:1","methods":["hotel.Search/Nearby"]},"#,
             r#""settings":{"rate":10}}"#,
         ];

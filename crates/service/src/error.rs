@@ -1,6 +1,7 @@
 //! Why the service cannot begin, or cannot go on.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use rustix::io::Errno;
 use starling_endpoint::{ConfigError, Status};
@@ -26,6 +27,25 @@ pub enum ServiceError {
     Collector {
         /// The text.
         address: String,
+    },
+    /// The file of an identity cannot be looked at.
+    #[error(
+        "identities.{name}.exe: {}: {source}: write the path of a program that this service can see",
+        .exe.display()
+    )]
+    Exe {
+        /// The identity.
+        name: String,
+        /// Its program.
+        exe: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A quota with which nothing could be done.
+    #[error("{setting}: 0 lets nobody call: write at least 1, or leave it out")]
+    ZeroQuota {
+        /// As it is written in a service's file.
+        setting: &'static str,
     },
     /// An address that is none of the service's devices.
     #[error(

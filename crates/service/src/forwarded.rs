@@ -62,6 +62,11 @@ impl ForwardedRequest {
         (&mut self.options, self.message.body())
     }
 
+    /// Bytes that it holds: its body, and what its header says.
+    pub(crate) fn bytes(&self) -> usize {
+        self.message.body().len() + self.message.fields().len()
+    }
+
     /// The body.
     pub(crate) fn body(&self) -> &[u8] {
         self.message.body()

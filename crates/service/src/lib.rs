@@ -19,12 +19,14 @@
 //! | [`schemas`] | the methods that policies know, and read messages by |
 //! | [`metrics`] | what policies have counted, as text |
 //! | [`spans`] | spans on their way to a collector |
+//! | [`quota`], [`account`] | what applications and users may have of the service, and what they have |
 //! | [`operator`] | what the operator does: policies, what goes on |
 //! | [`control`], [`publication`] | addresses at which the service listens for applications |
 //! | [`device`] | the devices of links |
 
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod account;
 mod control;
 mod datapath;
 mod device;
@@ -34,6 +36,7 @@ mod link;
 mod metrics;
 mod operator;
 mod publication;
+mod quota;
 mod runtime;
 mod schemas;
 mod secrets;
@@ -44,8 +47,10 @@ mod spans;
 const ROOT: u32 = 0;
 
 pub use error::ServiceError;
+pub use quota::{Quota, Quotas};
 pub use schemas::Schemas;
 pub use service::{Service, ServiceConfig};
 pub use starling_policy::{
-    KINDS as POLICY_KINDS, Kind as PolicyKind, PolicySpec, parse_list as parse_policies,
+    Identities, IdentitySpec, KINDS as POLICY_KINDS, Kind as PolicyKind, PolicySpec,
+    parse_identities, parse_list as parse_policies,
 };

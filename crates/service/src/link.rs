@@ -21,6 +21,7 @@ use starling_endpoint::{
 };
 use starling_io::{Device, IoError, MonotonicClock, PeerId, ReactorWait};
 
+use crate::account::Charge;
 use crate::datapath::Passed;
 use crate::error::ServiceError;
 use crate::forwarded::{CallResult, ForwardedRequest};
@@ -36,6 +37,8 @@ pub(crate) struct Arrived {
     pub(crate) reply: DeferredReply,
     pub(crate) request: ForwardedRequest,
     pub(crate) passed: Passed,
+    /// What it takes of its application's quotas. None: it was not looked at yet.
+    pub(crate) charge: Option<Charge>,
 }
 
 /// A call that is over.
@@ -139,6 +142,7 @@ impl<I: Device> EndpointLink<I> {
                 request: ForwardedRequest::of(request),
                 reply: reply.defer_without_buffer(),
                 passed: Passed::default(),
+                charge: None,
             };
             into.lock().arrived.push(arrived);
         }));

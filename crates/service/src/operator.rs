@@ -3,10 +3,12 @@
 //! All changes come down to one: a list takes the place of the list of policies. The runtime takes all of it, or
 //! nothing.
 
+mod known;
+mod listing;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -15,13 +17,13 @@ use starling::managed::{
     PolicyChange, PolicyChangesMut, SchemaAddition,
 };
 use starling::{Request, Status};
-use starling_policy::{PolicyEngine, PolicySpec, SpecError, check_list, parse_list};
+use starling_policy::{PolicySpec, SpecError, parse_list};
 
-use crate::runtime::{Built, Command, Report, RuntimeHandle};
-use crate::schemas::Schemas;
-use crate::secrets::random_bytes;
-use crate::spans::SpanQueue;
+use self::listing::{fill_account, fill_counts};
+use crate::runtime::{Command, Report, RuntimeHandle};
 use crate::{ROOT, metrics};
+
+pub(crate) use self::known::Known;
 
 /// A runtime that does not answer in this time has failed.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -30,31 +32,23 @@ pub(crate) struct Operations {
     runtime: RuntimeHandle,
     /// Those that are attached, in order.
     policies: Mutex<Vec<PolicySpec>>,
-    schemas: Arc<Schemas>,
-    /// Where spans go, if they go anywhere.
-    spans: Option<Arc<SpanQueue>>,
+    known: Known,
 }
 
 impl Operations {
     /// With the policies that the runtime has.
-    pub(crate) fn new(
-        runtime: RuntimeHandle,
-        policies: Vec<PolicySpec>,
-        schemas: Arc<Schemas>,
-        spans: Option<Arc<SpanQueue>>,
-    ) -> Self {
+    pub(crate) fn new(runtime: RuntimeHandle, policies: Vec<PolicySpec>, known: Known) -> Self {
         Self {
             runtime,
             policies: Mutex::new(policies),
-            schemas,
-            spans,
+            known,
         }
     }
 
     /// What policies have counted, as text.
     pub(crate) fn metrics_text(&self) -> Result<String, Status> {
         let report = self.ask(|reply| Command::Metrics { reply })?;
-        let spans = self.spans.as_ref().map(|spans| spans.counts());
+        let spans = self.known.spans.as_ref().map(|spans| spans.counts());
         Ok(metrics::text(&report, spans))
     }
 
@@ -77,12 +71,7 @@ impl Operations {
         let mut wanted = attached.clone();
         let upgrades = change(&mut wanted)?;
         let changes = differences(&attached, &wanted, upgrades.as_deref());
-        let list = build(
-            &wanted,
-            upgrades.as_deref(),
-            &self.schemas,
-            self.spans.is_some(),
-        )?;
+        let list = self.known.build(&wanted, upgrades.as_deref())?;
         if dry_run || changes.is_empty() {
             return Ok(changes);
         }
@@ -170,62 +159,9 @@ impl Operations {
 /// A change of the policies: what of them, and whether only to say what would change. Returns what changes.
 type Change = fn(&Operations, &str, bool) -> Result<Vec<String>, Status>;
 
-/// Engines for a list of policies, if it can be one. `upgrades`: see [`Built`]. `has_spans`: spans are exported.
-pub(crate) fn build(
-    list: &[PolicySpec],
-    upgrades: Option<&str>,
-    schemas: &Schemas,
-    has_spans: bool,
-) -> Result<Vec<Built>, Status> {
-    let wrong = |error: SpecError| Status::invalid_argument(error.to_string());
-    check_list(list).map_err(wrong)?;
-    let build = |spec: &PolicySpec| {
-        let mut engine = spec.build().map_err(wrong)?;
-        if engine.reads_messages() {
-            check_methods(spec, engine.as_ref(), schemas)?;
-        }
-        if engine.records_spans() && !has_spans {
-            return Err(Status::failed_precondition(format!(
-                "{}: nobody would see its spans: start the service with `otlp: http://HOST:4318`, the address of \
-                 a collector, in the file of --config",
-                spec.name
-            )));
-        }
-        let random = random_bytes().map_err(|error| Status::internal(error.to_string()))?;
-        engine.seed(u64::from_ne_bytes(random));
-        Ok(Built {
-            spec: spec.clone(),
-            engine,
-            upgrades: upgrades == Some(&spec.name),
-        })
-    };
-    list.iter().map(build).collect()
-}
-
-/// Whether a policy can look into the requests of all methods of its scope.
-fn check_methods(
-    spec: &PolicySpec,
-    engine: &dyn PolicyEngine,
-    schemas: &Schemas,
-) -> Result<(), Status> {
-    let name = &spec.name;
-    for path in &spec.scope.methods {
-        let Some(method) = schemas.find(&format!("/{path}")) else {
-            return Err(Status::failed_precondition(format!(
-                "{name}: no schema of {path} is known: add it by `starling ctl schema add`, from its .proto file or \
-                 from a server that has it"
-            )));
-        };
-        if method.is_streaming() {
-            return Err(Status::failed_precondition(format!(
-                "{name}: {path} is a streaming method, whose items policies cannot read"
-            )));
-        }
-        let checked = engine.check_method(&method);
-        checked
-            .map_err(|problem| Status::invalid_argument(format!("{name}: {path}: {problem}")))?;
-    }
-    Ok(())
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn wrong(error: SpecError) -> Status {
+    Status::invalid_argument(error.to_string())
 }
 
 /// What changes from one list to another.
@@ -318,10 +254,21 @@ impl Operator for Operations {
             datapath.set_program(&of.program);
             datapath.set_server(&of.server);
             datapath.set_state(of.state);
+            for name in &of.identities {
+                datapath.identities_mut().push(name);
+            }
             for name in &of.policies {
                 datapath.policies_mut().push(name);
             }
+            fill_counts(datapath, &of.counts);
         }
+        for account in report.accounts {
+            fill_account(response.quotas_mut().push_default(), &account);
+        }
+        let (mut refused, counts) = (response.refused_mut(), report.refused);
+        refused.set_calls(counts.calls);
+        refused.set_datapaths(counts.datapaths);
+        refused.set_memory(counts.memory);
         Ok(())
     }
 
@@ -381,7 +328,7 @@ impl Operator for Operations {
         response: KnownMethodsMut<'_>,
     ) -> Result<(), Status> {
         check_operator(&request)?;
-        let added = self.schemas.add(request.message().schema())?;
+        let added = self.known.schemas.add(request.message().schema())?;
         fill_methods(response, &added);
         Ok(())
     }
@@ -392,7 +339,7 @@ impl Operator for Operations {
         response: KnownMethodsMut<'_>,
     ) -> Result<(), Status> {
         check_operator(&request)?;
-        fill_methods(response, &self.schemas.paths());
+        fill_methods(response, &self.known.schemas.paths());
         Ok(())
     }
 }

@@ -11,12 +11,14 @@
 //! A link belongs to one application (a process), so that a server knows the calls of each by their peer, and none
 //! can disturb another's streams or sessions.
 
+mod accounts;
 mod calls;
 mod ends;
 mod given_up;
 mod identity;
 mod leaving;
 mod links;
+mod opening;
 mod paths;
 mod policies;
 mod poller;
@@ -35,32 +37,30 @@ use std::sync::mpsc;
 
 use starling_endpoint::{CallError, Code, EndpointConfig, MethodId, Status, unsent_message};
 use starling_io::{Clock, MonotonicClock, PeerId};
-use starling_policy::{RestoreError, Side};
+use starling_policy::RestoreError;
 
+use self::accounts::Accounts;
 use self::calls::{Calls, Forwarded};
-use self::identity::Identity;
 use self::leaving::Leaving;
 use self::links::{LinkId, Links};
 use self::policies::Policies;
 use self::poller::{Poller, RuntimeWaker};
 use self::reading::Asking;
 use self::resolving::{Resolving, Wanted};
-use self::routes::{Callers, Route, RouteId, RouteState, Routes};
-use crate::device::DeviceKind;
+use self::routes::{Callers, RouteId, RouteState, Routes};
 use crate::error::ServiceError;
 use crate::forwarded::{self, translate};
 use crate::link::{Arrived, Ended, Events, Link};
 use crate::publication::Publication;
+use crate::quota::Quotas;
 use crate::schemas::Schemas;
 
+pub(crate) use self::identity::Configured;
 pub(crate) use self::policies::Built;
 pub(crate) use self::report::{MetricsReport, PolicyMetrics, Report};
 
 /// While links are busy or spin, the parked ones are looked at once in so many rounds.
 const ROUNDS_PER_LOOK: u32 = 16;
-
-/// Devices by which one application calls, at most.
-const MAX_ADAPTERS: usize = 16;
 
 /// Whose a link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,6 +131,8 @@ pub(crate) struct Runtime {
     /// Known methods, which the operator shares.
     schemas: Arc<Schemas>,
     asking: Asking,
+    accounts: Accounts,
+    identities: Configured,
     /// The links by which applications call out, by device.
     adapters: HashMap<Application, Vec<(String, LinkId)>>,
     /// Where applications connect.
@@ -171,6 +173,8 @@ impl Runtime {
             policies: Policies::default(),
             schemas,
             asking: Asking::default(),
+            accounts: Accounts::new(Quotas::default()),
+            identities: Configured::default(),
             adapters: HashMap::new(),
             frontend,
             clock,
@@ -186,11 +190,17 @@ impl Runtime {
         })
     }
 
+    /// The quotas and identities of a runtime that has not begun.
+    pub(crate) fn admit_by(&mut self, quotas: Quotas, identities: Configured) {
+        self.accounts = Accounts::new(quotas);
+        self.identities = identities;
+    }
+
     /// A runtime that nobody reaches.
     #[cfg(test)]
     pub(crate) fn of_nobody() -> Self {
         let (clock, config) = (MonotonicClock::new(), EndpointConfig::default());
-        let kind = DeviceKind::of("shm://nobody").expect("an address");
+        let kind = crate::device::DeviceKind::of("shm://nobody").expect("an address");
         let link = kind.client("shm://nobody", &clock, &config);
         Self::new(link.expect("a device"), clock, config, Arc::default()).expect("a poller")
     }
@@ -333,7 +343,7 @@ impl Runtime {
 
     // ---- requests ----
 
-    fn handle_request(&mut self, from: LinkId, arrived: Arrived) {
+    fn handle_request(&mut self, from: LinkId, mut arrived: Arrived) {
         let route = match self.routes.of(from, arrived.peer) {
             Some(route) => route,
             None => match self.open_route(from, arrived.peer) {
@@ -341,71 +351,11 @@ impl Runtime {
                 Err(status) => return self.refuse(from, arrived, status),
             },
         };
+        match self.charge(route, arrived.request.bytes()) {
+            Ok(charge) => arrived.charge = charge,
+            Err(status) => return self.refuse(from, arrived, status),
+        }
         self.admit(route, arrived);
-    }
-
-    /// The route of a peer that makes its first request.
-    fn open_route(&mut self, from: LinkId, peer: PeerId) -> Result<RouteId, Status> {
-        let entry = self.links.get_mut(from);
-        let peer_is = entry.map(|entry| entry.link.peer(peer));
-        let Some(peer_is) = peer_is.filter(|peer| peer.target().is_some()) else {
-            return Err(Status::unimplemented(
-                "the service reaches servers for applications, and this caller has not said which: set \
-                 STARLING_SERVICE, or call the server's own address",
-            ));
-        };
-        let target = peer_is.target().unwrap_or_default();
-        let kind =
-            DeviceKind::of(target).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let process = peer_is.process();
-        let pid = process.and_then(|process| process.pid);
-        let application = pid.map_or(Application::Peer(from, peer), Application::Process);
-        let link = match self.local_at(target) {
-            Some(local) => {
-                let kind = DeviceKind::of(&local.address);
-                let kind = kind.map_err(|error| Status::unavailable(error.to_string()))?;
-                self.adapter(application, &kind, &local.address)?
-            }
-            None => self.adapter(application, &kind, target)?,
-        };
-        let user = process.and_then(|process| process.uid);
-        let identity = Identity::new(Side::Client, pid, user, target);
-        let callers = Callers::Peer(from, peer);
-        let route = Route::new(callers, target.to_owned(), link, application, identity);
-        if let Some(entry) = self.links.get_mut(link) {
-            entry.routes += 1;
-        }
-        Ok(self.routes.insert(route))
-    }
-
-    /// The link by which an application calls such addresses.
-    fn adapter(
-        &mut self,
-        application: Application,
-        kind: &DeviceKind,
-        target: &str,
-    ) -> Result<LinkId, Status> {
-        let adapters = self.adapters.entry(application).or_default();
-        let reaches = |(opened, _): &&(String, LinkId)| {
-            DeviceKind::of(opened).is_ok_and(|of| of.scheme() == kind.scheme())
-                && kind.reaches(opened, target)
-        };
-        if let Some((_, link)) = adapters.iter().find(reaches) {
-            return Ok(*link);
-        }
-        if adapters.len() == MAX_ADAPTERS {
-            return Err(Status::resource_exhausted(format!(
-                "the service has {MAX_ADAPTERS} devices for this application already: use fewer interfaces, and \
-                 addresses with the same settings"
-            )));
-        }
-        let failed = |error: ServiceError| Status::unavailable(error.to_string());
-        let link = kind
-            .client(target, &self.clock, &self.config)
-            .map_err(failed)?;
-        let link = self.links.insert(link).map_err(failed)?;
-        adapters.push((target.to_owned(), link));
-        Ok(link)
     }
 
     fn forward(&mut self, id: RouteId, arrived: Arrived) {
@@ -433,6 +383,7 @@ impl Runtime {
                     reply,
                     mut request,
                     passed,
+                    charge,
                     ..
                 } = arrived;
                 request.options.stream = translate(request.options.stream, stream_key);
@@ -447,6 +398,7 @@ impl Runtime {
                     passed,
                     stream,
                     route: id,
+                    charge,
                 });
                 let Some(entry) = self.links.awake(to) else {
                     return self.fail(tag, Status::unavailable("the service's device has failed"));
@@ -524,6 +476,7 @@ impl Runtime {
             mut passed,
             route,
             stream,
+            charge,
             ..
         } = forwarded;
         let Some(entry) = self.links.awake(from) else {
@@ -537,6 +490,9 @@ impl Runtime {
                     route.streams.insert((method, id));
                 }
                 passed.set_response(response.body().len());
+                if let Some(charge) = &charge {
+                    charge.count_response(response.body().len() + response.fields().len());
+                }
                 forwarded::fill(&mut reply, response, stream_key);
                 Ok(())
             }

@@ -9,13 +9,14 @@ use starling::metrics::MetricsPage;
 use starling_endpoint::EndpointConfig;
 use starling_io::{Fault, IoError, MonotonicClock};
 use starling_io_shm::{ShmConfig, ShmIo};
-use starling_policy::PolicySpec;
+use starling_policy::{Identities, PolicySpec};
 
 use crate::control;
 use crate::error::ServiceError;
 use crate::link::EndpointLink;
-use crate::operator::{Operations, build};
-use crate::runtime::{Command, Runtime, RuntimeHandle};
+use crate::operator::{Known, Operations};
+use crate::quota::Quotas;
+use crate::runtime::{Command, Configured, Runtime, RuntimeHandle};
 use crate::schemas::Schemas;
 use crate::spans::{Destination, Exporter};
 
@@ -38,6 +39,10 @@ pub struct ServiceConfig {
     /// Sends the spans that policies record to this collector, by OTLP over HTTP: `http://HOST:4318`. Default: policies
     /// that record spans are refused.
     pub otlp: Option<String>,
+    /// The names that scopes of policies may have for applications.
+    pub identities: Identities,
+    /// How much applications and users may have of it.
+    pub quotas: Quotas,
     /// The endpoints of the service.
     pub endpoint: EndpointConfig,
 }
@@ -51,6 +56,8 @@ impl Default for ServiceConfig {
             schemas: Vec::new(),
             metrics: None,
             otlp: None,
+            identities: Identities::new(),
+            quotas: Quotas::default(),
             endpoint: EndpointConfig::default(),
         }
     }
@@ -72,6 +79,8 @@ impl Service {
     /// # Errors
     /// If another process has the name, or the host refuses what the service needs.
     pub fn start(config: ServiceConfig) -> Result<Self, ServiceError> {
+        config.quotas.check()?;
+        let identities = Configured::new(&config.identities)?;
         let clock = MonotonicClock::new();
         let device = ShmConfig {
             allow_other_users: config.any_user,
@@ -90,11 +99,16 @@ impl Service {
         for schema in &config.schemas {
             schemas.add(schema)?;
         }
-        let policies = build(&config.policies, None, &schemas, spans.is_some())?;
-        let own = Arc::clone(&schemas);
-        let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint, own)?;
-        if let Some(spans) = &spans {
-            runtime.export_spans(Arc::clone(spans));
+        let known = Known {
+            schemas: Arc::clone(&schemas),
+            identities: config.identities,
+            spans: spans.clone(),
+        };
+        let policies = known.build(&config.policies, None)?;
+        let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint, schemas)?;
+        runtime.admit_by(config.quotas, identities);
+        if let Some(spans) = spans {
+            runtime.export_spans(spans);
         }
         // No call passes before them.
         runtime.begin_with(policies);
@@ -114,8 +128,7 @@ impl Service {
             thread: Some(thread),
             exporter,
         };
-        let operations = Operations::new(handle.clone(), config.policies, schemas, spans);
-        let operations = Arc::new(operations);
+        let operations = Arc::new(Operations::new(handle.clone(), config.policies, known));
         if let Some(address) = &config.metrics {
             let operations = Arc::clone(&operations);
             let text = move || operations.metrics_text().map_err(|error| error.to_string());

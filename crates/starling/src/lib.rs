@@ -85,7 +85,7 @@
 //! |---|---|
 //! | `udp://host:port` | any host, by the kernel's UDP |
 //! | `shm://name` | a process of this host, of the same user or root's |
-//! | `shm://name?users=any` | the same, of any user: at both ends |
+//! | `shm://name?users=any`, `?users=UID` | the same, of any user, or of this one too: at both ends |
 //! | `shm://name?target=ADDRESS` | through the managed service `name` of this host, the server at `ADDRESS`: what `STARLING_SERVICE` makes of it, see [`managed`] |
 //! | `shm://name?peers=N&peers_of_one=N` | at a server: room for `N` clients instead of 1,024, and for `N` of one process instead of 512 |
 //! | `xdp://ifname/host:port` | any host, past the kernel's network stack, by the interface `ifname` of this host |

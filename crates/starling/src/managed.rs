@@ -55,7 +55,11 @@ impl Management {
     pub(crate) fn via(&self, address: Address) -> Result<Address, Error> {
         match self.service_for(&address) {
             None => Ok(address),
-            Some(name) => Ok(service_address(&name, &format!("?target={address}"))?),
+            Some(name) => {
+                let own = service_address(&name, "")?;
+                let joint = if own.as_str().contains('?') { '&' } else { '?' };
+                Ok(Address::parse(&format!("{own}{joint}target={address}"))?)
+            }
         }
     }
 }
@@ -65,15 +69,27 @@ pub fn reach_method() -> &'static MethodDescriptor {
     &TARGET_SERVICE.methods[0]
 }
 
+/// Where the service with this name is controlled.
+///
+/// # Errors
+/// If no service can have the name.
+pub fn control_address(service: &str) -> Result<String, Error> {
+    Ok(service_address(service, ".control")?.to_string())
+}
+
 /// Whether a session with this address is one with a service, for another server.
 pub(crate) fn has_target(address: &Address) -> bool {
     let options = address.as_str().split_once('?').map(|(_, options)| options);
     address.scheme() == "shm" && options.is_some_and(|options| options.contains("target="))
 }
 
-/// An address of the service with this name.
+/// An address of the service with this name: behind the name may be of which user it is, `NAME?users=UID`.
 fn service_address(name: &str, rest: &str) -> Result<Address, AddressError> {
-    Address::parse(&format!("shm://{name}{rest}"))
+    let (name, options) = match name.split_once('?') {
+        Some((name, options)) => (name, format!("?{options}")),
+        None => (name, String::new()),
+    };
+    Address::parse(&format!("shm://{name}{rest}{options}"))
 }
 
 #[cfg(test)]
@@ -91,6 +107,11 @@ mod tests {
         assert_eq!(found, "shm://mesh?target=udp://10.0.0.7:9000");
         let found = via(&by, "shm://kv?users=any").expect("a name");
         assert_eq!(found, "shm://mesh?target=shm://kv?users=any");
+        let other_user = Management::By("mesh?users=998".to_owned());
+        let found = via(&other_user, "udp://10.0.0.7:9000").expect("a name");
+        assert_eq!(found, "shm://mesh?users=998&target=udp://10.0.0.7:9000");
+        let control = control_address("mesh?users=998").expect("a name");
+        assert_eq!(control, "shm://mesh.control?users=998");
         assert_eq!(via(&by, "mem://kv").expect("as it is"), "mem://kv");
         assert_eq!(
             via(&Management::Direct, "shm://kv").expect("as it is"),

@@ -13,6 +13,9 @@ pub(super) struct ScopeArguments {
     /// The calls that applications make, or those that come for them.
     #[arg(long, value_enum)]
     side: Option<SideName>,
+    /// Calls of those only who have this identity, which is in the service's file.
+    #[arg(long, value_name = "NAME")]
+    identity: Option<String>,
     /// Calls of this program only, by the name that `ps` shows.
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
@@ -46,6 +49,10 @@ impl ScopeArguments {
         let methods = (!self.methods.is_empty()).then_some(&self.methods);
         let fields = [
             ("side", side.map(|side| json!(side))),
+            (
+                "identity",
+                self.identity.as_ref().map(|identity| json!(identity)),
+            ),
             (
                 "program",
                 self.program.as_ref().map(|program| json!(program)),

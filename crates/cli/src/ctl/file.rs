@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
-use starling_service::{PolicySpec, parse_policies};
+use starling_service::{Identities, PolicySpec, parse_identities, parse_policies};
 
+use super::quotas::QuotaSettings;
 use crate::error::CliError;
 
 /// The longest file that is read.
@@ -28,6 +29,10 @@ pub(crate) struct ServiceFile {
     pub(crate) metrics: Option<String>,
     pub(crate) otlp: Option<String>,
     #[serde(default)]
+    pub(crate) quotas: QuotaSettings,
+    #[serde(default)]
+    identities: Option<Value>,
+    #[serde(default)]
     policies: Vec<Value>,
     /// `.proto` files, from the directory of this one.
     #[serde(default)]
@@ -48,6 +53,14 @@ impl ServiceFile {
             schemas.extend(read.iter().map(|schema| schema.to_bytes()));
         }
         Ok(schemas)
+    }
+
+    pub(crate) fn identities(&self, path: &Path) -> Result<Identities, CliError> {
+        let Some(identities) = &self.identities else {
+            return Ok(Identities::new());
+        };
+        parse_identities(&identities.to_string())
+            .map_err(|error| CliError::Usage(format!("{}: {error}", path.display())))
     }
 
     pub(crate) fn policies(&self, path: &Path) -> Result<Vec<PolicySpec>, CliError> {

@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
-use starling::managed::{DatapathView, ListingView};
+use starling::managed::{DatapathView, ListingView, QuotaNumbersView, QuotaUseView};
 use starling_service::{PolicyKind, PolicySpec};
 
+use super::quotas::size;
+
 /// Columns, as wide as what is in them.
-fn table(rows: &[Vec<String>]) -> String {
+pub(super) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -29,7 +31,7 @@ fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-fn row(cells: &[&str]) -> Vec<String> {
+pub(super) fn row(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
@@ -67,7 +69,14 @@ pub(super) fn listing(listing: ListingView<'_>) -> String {
         _ => table(&rows),
     };
     let mut rows = vec![row(&[
-        "SIDE", "PROGRAM", "PROCESS", "USER", "SERVER", "STATE", "POLICIES",
+        "SIDE",
+        "PROGRAM",
+        "PROCESS",
+        "USER",
+        "IDENTITIES",
+        "SERVER",
+        "STATE",
+        "POLICIES",
     ])];
     rows.extend(listing.datapaths().iter().map(datapath));
     text.push('\n');
@@ -75,23 +84,85 @@ pub(super) fn listing(listing: ListingView<'_>) -> String {
         1 => "no applications\n".to_owned(),
         _ => table(&rows),
     });
+    let mut rows = vec![row(&[
+        "QUOTA OF",
+        "SIDE",
+        "PROGRAM",
+        "PROCESS",
+        "USER",
+        "CALLS",
+        "DATAPATHS",
+        "MEMORY",
+        "REFUSED",
+    ])];
+    rows.extend(listing.quotas().iter().map(quota));
+    if rows.len() > 1 {
+        text.push('\n');
+        text.push_str(&table(&rows));
+    }
+    text.push_str(&refused(listing.refused()));
     text
 }
 
+/// What an application or a user has, beside its quota.
+fn quota(of: QuotaUseView<'_>) -> Vec<String> {
+    let (used, quota) = (of.used(), of.quota());
+    let beside = |used: String, quota: String| format!("{used} of {quota}");
+    vec![
+        of.of().to_owned(),
+        of.side().to_owned(),
+        match of.program() {
+            "" => "-".to_owned(),
+            program => program.to_owned(),
+        },
+        number(of.process_opt()),
+        number(of.user_opt()),
+        beside(used.calls().to_string(), quota.calls().to_string()),
+        beside(used.datapaths().to_string(), quota.datapaths().to_string()),
+        beside(size(used.memory()), size(quota.memory())),
+        of.refused().to_string(),
+    ]
+}
+
+/// What was beyond a quota so far, also of applications that have ended.
+fn refused(of: QuotaNumbersView<'_>) -> String {
+    let counts = [
+        (of.calls(), "for too many calls"),
+        (of.memory(), "for their bytes"),
+        (of.datapaths(), "for too many datapaths"),
+    ];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<_> = counts
+        .map(|(count, why)| format!("{count} {why}"))
+        .collect();
+    match counts.is_empty() {
+        true => String::new(),
+        false => format!("\nrefused by quotas so far: {}\n", counts.join(", ")),
+    }
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.collect();
+    match names.is_empty() {
+        true => "-".to_owned(),
+        false => names.join(", "),
+    }
+}
+
+pub(super) fn number(number: Option<u32>) -> String {
+    number.map_or("-".to_owned(), |number| number.to_string())
+}
+
 fn datapath(of: DatapathView<'_>) -> Vec<String> {
-    let number = |number: Option<u32>| number.map_or("-".to_owned(), |number| number.to_string());
-    let policies: Vec<_> = of.policies().iter().collect();
     vec![
         of.side().to_owned(),
         of.program().to_owned(),
         number(of.process_opt()),
         number(of.user_opt()),
+        names(of.identities().iter()),
         of.server().to_owned(),
         of.state().to_owned(),
-        match policies.is_empty() {
-            true => "-".to_owned(),
-            false => policies.join(", "),
-        },
+        names(of.policies().iter()),
     ]
 }
 

@@ -28,6 +28,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use starling_bench::kv::drive::Settings;
 use starling_bench::kv::starling_roles::{KV_CHANNEL_CLIENT, KV_LOCAL_CLIENT, KV_SERVER};
 use starling_bench::kv::{LoadProcess, RunFigures, Workload};
+use starling_bench::managed::start_service;
 use starling_bench::pin::Cores;
 use starling_bench::process::{Launcher, RoleProcess};
 use starling_bench::{BenchError, table};
@@ -72,10 +73,11 @@ each, all in processes of their own: servers on the second core, load generators
 They run the workloads A, B, C and E of YCSB (Zipf 0.99, 1 million records, 16-byte keys, 64-byte
 values) with 64 calls in flight. Every answer is checked against a model of the store.
 
-The systems: `channel` is a generated client on a starling::Channel, in tasks of a tokio runtime of
-one thread; `tonic` is its channel in such a runtime; `local` is a generated client on a LocalChannel,
-in the thread of its endpoint. All settings are the defaults, so an idle thread of Starling spins for
-20 to 200 us and then sleeps.
+The systems: `channel` is a generated client on a starling::Channel, in tasks of a tokio runtime
+of one thread; `managed` is the same through a service of the host, which both ends call and are
+called through (`starling service run`), on both cores; `tonic` is its channel in such a runtime;
+`local` is a generated client on a LocalChannel, in the thread of its endpoint. All settings are
+the defaults, so an idle thread of Starling spins for 20 to 200 us and then sleeps.
 
 The exit status is 0 if every answer was right, and does not depend on which system was faster.
 
@@ -97,10 +99,12 @@ struct System {
     client: &'static str,
     /// The address for the server, if the server takes one as its first argument.
     bind: Option<String>,
+    /// Both ends call and are called through a service.
+    is_managed: bool,
 }
 
 /// What users take first, then tonic, then the shortest path.
-fn systems() -> [System; 5] {
+fn systems() -> [System; 6] {
     let starling = |name, client, scheme| System {
         scheme,
         name,
@@ -110,16 +114,19 @@ fn systems() -> [System; 5] {
             "udp" => "udp://127.0.0.1:0".into(),
             _ => format!("shm://starling-demo-{name}-{}", std::process::id()),
         }),
+        is_managed: name == "managed",
     };
     [
         starling("channel", KV_CHANNEL_CLIENT, "udp"),
         starling("channel", KV_CHANNEL_CLIENT, "shm"),
+        starling("managed", KV_CHANNEL_CLIENT, "udp"),
         System {
             scheme: "grpc",
             name: "tonic",
             server: starling_bench_tonic::KV_SERVER_ROLE,
             client: starling_bench_tonic::KV_CLIENT_ROLE,
             bind: None,
+            is_managed: false,
         },
         starling("local", KV_LOCAL_CLIENT, "udp"),
         starling("local", KV_LOCAL_CLIENT, "shm"),
@@ -131,24 +138,46 @@ struct Pair {
     // Fields are dropped in this order, so the load generator ends before its server.
     client: LoadProcess,
     server: RoleProcess,
+    service: Option<RoleProcess>,
 }
 
 impl Pair {
-    fn start(launcher: &Launcher, system: &System, records: u64) -> Result<Self, BenchError> {
+    fn start(
+        launcher: &Launcher,
+        cores: Cores,
+        system: &System,
+        records: u64,
+    ) -> Result<Self, BenchError> {
+        let service = system.is_managed.then(|| start_service(launcher, cores));
+        let service = service.transpose()?;
         let records_text = records.to_string();
         let mut arguments: Vec<&str> = system.bind.iter().map(String::as_str).collect();
         arguments.push(&records_text);
+        arguments.extend(service.iter().map(RoleProcess::address));
         let server = launcher.start(system.server, &arguments)?;
         let settings = Settings {
             records,
             seed: 1,
             in_flight: IN_FLIGHT,
         };
-        let client = LoadProcess::start(launcher, system.client, server.address(), &settings)?;
-        Ok(Self { client, server })
+        let address = match &service {
+            Some(service) => format!("shm://{}?target={}", service.address(), server.address()),
+            None => server.address().to_owned(),
+        };
+        let client = LoadProcess::start(launcher, system.client, &address, &settings)?;
+        Ok(Self {
+            client,
+            server,
+            service,
+        })
     }
 
-    /// Runs a workload. Returns its figures and the server's processor time, ns.
+    /// Processor time of the server, and of the service if there is one, ns.
+    fn cpu_ns(server: &RoleProcess, service: Option<&RoleProcess>) -> u64 {
+        server.cpu_ns() + service.map_or(0, RoleProcess::cpu_ns)
+    }
+
+    /// Runs a workload. Returns its figures and the processor time of the server and its service, ns.
     fn run(
         &mut self,
         workload: Workload,
@@ -157,13 +186,13 @@ impl Pair {
     ) -> Result<(RunFigures, u64), BenchError> {
         // The load generator reports progress for the first time when the warm-up is over.
         let mut server_cpu_before_ns = None;
-        let server = &self.server;
+        let cpu_ns = || Self::cpu_ns(&self.server, self.service.as_ref());
         let figures = self.client.run(workload, seconds, &mut |calls| {
-            server_cpu_before_ns.get_or_insert_with(|| server.cpu_ns());
+            server_cpu_before_ns.get_or_insert_with(cpu_ns);
             progress(calls);
         })?;
         let before = server_cpu_before_ns.unwrap_or(0);
-        Ok((figures, self.server.cpu_ns().saturating_sub(before)))
+        Ok((figures, cpu_ns().saturating_sub(before)))
     }
 }
 
@@ -192,7 +221,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         .map_err(svg_error)?;
     let program = std::env::current_exe().map_err(CliError::OwnPath)?;
     let launcher = Launcher::new(program, &[role::NAME], cores);
-    let outcomes = outcomes(&launcher, records, seconds)?;
+    let outcomes = outcomes(&launcher, cores, records, seconds)?;
     std::fs::write(&arguments.svg, plot::svg(&outcomes)).map_err(svg_error)?;
     if arguments.json {
         return output::print(&report::json(&outcomes));
@@ -207,7 +236,12 @@ fn load_average() -> Option<f64> {
 }
 
 /// Runs every workload on every system.
-fn outcomes(launcher: &Launcher, records: u64, seconds: f64) -> Result<Vec<Outcome>, CliError> {
+fn outcomes(
+    launcher: &Launcher,
+    cores: Cores,
+    records: u64,
+    seconds: f64,
+) -> Result<Vec<Outcome>, CliError> {
     let systems = systems();
     let progress = Progress::new(systems.len() * (1 + Workload::YCSB.len()));
     let mut pairs = Vec::new();
@@ -216,7 +250,7 @@ fn outcomes(launcher: &Launcher, records: u64, seconds: f64) -> Result<Vec<Outco
             "{}/{}: loading {records} records",
             system.name, system.scheme
         ));
-        pairs.push(Pair::start(launcher, system, records)?);
+        pairs.push(Pair::start(launcher, cores, system, records)?);
         progress.end();
     }
     let mut outcomes = Vec::new();

@@ -68,7 +68,14 @@ impl Serve {
         }
         arguments.extend(more);
         let mut command = starling(&arguments);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        Self::of(
+            command.stdout(Stdio::piped()).spawn().unwrap(),
+            addresses.len(),
+        )
+    }
+
+    /// A process that serves at so many addresses, once it listens. Its output is piped.
+    pub(crate) fn of(mut child: Child, addresses: usize) -> Self {
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut serve = Self {
             child,
@@ -76,7 +83,7 @@ impl Serve {
             addresses: Vec::new(),
             modes: Vec::new(),
         };
-        for _ in addresses {
+        for _ in 0..addresses {
             let line = serve.line();
             let listening = line.strip_prefix("listening on ").expect(&line);
             let (address, mode) = listening.split_once(' ').unwrap_or((listening, ""));
@@ -84,6 +91,10 @@ impl Serve {
             serve.modes.push(mode.to_owned());
         }
         serve
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// The next line that it prints.

@@ -5,7 +5,7 @@ use starling::managed::{
     Published,
 };
 use starling::{Code, Message};
-use starling_policy::KINDS;
+use starling_policy::{KINDS, check_list};
 
 use super::*;
 use crate::runtime::Runtime;
@@ -68,7 +68,7 @@ fn whatever_is_asked_for_the_runtime_has_the_policies_that_the_operator_sees() {
     let mut runtime = Runtime::of_nobody();
     let handle = runtime.handle();
     let thread = std::thread::spawn(move || runtime.run());
-    let operations = Operations::new(handle.clone(), Vec::new(), Arc::default(), None);
+    let operations = Operations::new(handle.clone(), Vec::new(), Known::default());
     let changes: [Change; 5] = [
         Operations::attach_policy,
         Operations::configure_policy,

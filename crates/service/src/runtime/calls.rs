@@ -8,6 +8,7 @@ use starling_endpoint::{CallId, DeferredReply, MethodId};
 use super::given_up::GivenUp;
 use super::links::LinkId;
 use super::routes::RouteId;
+use crate::account::Charge;
 use crate::datapath::Passed;
 
 /// A call that the service makes for a caller.
@@ -25,6 +26,8 @@ pub(super) struct Forwarded {
     /// The id of its stream at the server.
     pub(super) stream: Option<u64>,
     pub(super) route: RouteId,
+    /// What it takes, until it is over.
+    pub(super) charge: Option<Charge>,
 }
 
 #[derive(Default)]

@@ -84,7 +84,12 @@ impl Runtime {
                 "{address}: the service listens for applications of other users at udp:// ports from 1024 on only"
             )));
         }
+        let application = &*by_user(application, publication.user);
         self.replace_own(address, application);
+        let (process, user) = (Some(publication.process), publication.user);
+        let of = Application::Process(publication.process);
+        let mut identity = Identity::new(Side::Server, process, user, address, &self.identities);
+        let share = self.accounts.open(of, &identity)?;
         let own = |other: &&Arc<Publication>| other.process == publication.process;
         if self.publications.values().filter(own).count() >= MAX_PUBLICATIONS {
             return Err(Status::resource_exhausted(format!(
@@ -111,15 +116,11 @@ impl Runtime {
                 return Err(refused(error));
             }
         };
-        let (process, user) = (Some(publication.process), publication.user);
         let own = self.links.get_mut(from);
         let own = own.map_or_else(String::new, |entry| entry.link.local_address());
-        let identity = Identity::new(Side::Server, process, user, &own);
-        let (target, of) = (
-            application.to_owned(),
-            Application::Process(publication.process),
-        );
-        let mut route = Route::new(Callers::All(from), target, to, of, identity);
+        identity.set_server(&own);
+        let target = application.to_owned();
+        let mut route = Route::new(Callers::All(from), target, to, of, identity, share);
         route.chain = self.policies.chain(&route);
         if let Some(entry) = self.links.get_mut(to) {
             entry.routes += 1;
@@ -246,6 +247,16 @@ fn is_same(address: &str, published: &str) -> bool {
     }
 }
 
+/// Where an application listens for the service, which its user has to own.
+fn by_user(application: &str, user: Option<u32>) -> String {
+    let own = rustix::process::geteuid().as_raw();
+    let (name, _) = application.split_once('?').unwrap_or((application, ""));
+    match user {
+        Some(user) if user != own && user != ROOT => format!("{name}?users={user}"),
+        _ => name.to_owned(),
+    }
+}
+
 /// Whether a user may be called at an address: the service's own rights and name are not lent to others.
 fn may_have(user: Option<u32>, address: &str) -> bool {
     let own = rustix::process::geteuid().as_raw();
@@ -287,6 +298,17 @@ mod tests {
             ("shm://kv", "shm://kw"),
         ] {
             assert!(!is_same(address, published), "{address} {published}");
+        }
+    }
+
+    #[test]
+    fn an_application_listens_as_its_user_whatever_it_says() {
+        let own = rustix::process::geteuid().as_raw();
+        let other = own.wrapping_add(4711);
+        for said in ["shm://a", "shm://a?users=7", "shm://a?users=any"] {
+            assert_eq!(by_user(said, Some(own)), "shm://a");
+            assert_eq!(by_user(said, Some(ROOT)), "shm://a");
+            assert_eq!(by_user(said, Some(other)), format!("shm://a?users={other}"));
         }
     }
 

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use starling_policy::{PolicySpec, Series, Side};
+use starling_policy::{PolicySpec, Series};
 
 use super::Runtime;
+use super::accounts::Refused;
 use super::policies::Counts;
 use super::routes::{Route, RouteState};
+use crate::account::{Account, DatapathCounts};
 
 /// What goes on in a runtime.
 #[derive(Debug)]
@@ -14,6 +16,10 @@ pub(crate) struct Report {
     /// In the order in which calls pass them.
     pub(crate) policies: Vec<(PolicySpec, Counts)>,
     pub(crate) datapaths: Vec<DatapathReport>,
+    /// Of applications, then of users.
+    pub(crate) accounts: Vec<Arc<Account>>,
+    /// What was beyond a quota so far.
+    pub(crate) refused: Refused,
 }
 
 /// A policy with what it has done, and its series with the methods' names.
@@ -36,7 +42,9 @@ pub(crate) struct DatapathReport {
     pub(crate) program: String,
     pub(crate) server: String,
     pub(crate) state: &'static str,
+    pub(crate) identities: Vec<Arc<str>>,
     pub(crate) policies: Vec<String>,
+    pub(crate) counts: DatapathCounts,
 }
 
 impl Runtime {
@@ -44,21 +52,22 @@ impl Runtime {
         let datapath = |route: &Route| {
             let (identity, of) = (&route.identity, &route.identity.datapath);
             DatapathReport {
-                side: match of.side {
-                    Side::Client => "client",
-                    Side::Server => "server",
-                },
+                side: of.side.name(),
                 process: identity.process,
                 user: identity.user,
                 program: of.program.clone(),
                 server: of.server.clone(),
                 state: name_of(&route.state),
+                identities: identity.names.clone(),
                 policies: self.policies.names(&route.chain),
+                counts: route.share.counts(),
             }
         };
         Report {
             policies: self.policies.report(),
             datapaths: self.routes.iter().map(datapath).collect(),
+            accounts: self.accounts.all(),
+            refused: self.accounts.refused,
         }
     }
 }

@@ -12,6 +12,7 @@
 //! 10 ms, at most 2 s.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
@@ -25,6 +26,7 @@ use super::links::LinkId;
 use super::reading::KnownMethods;
 use super::streams::Streams;
 use crate::ROOT;
+use crate::account::DatapathShare;
 use crate::datapath::Chain;
 use crate::link::Arrived;
 
@@ -111,6 +113,7 @@ pub(super) struct Route {
     pub(super) known: KnownMethods,
     /// Requests that wait for a schema.
     pub(super) reading: Vec<Arrived>,
+    pub(super) share: Arc<DatapathShare>,
     failures: u32,
 }
 
@@ -121,6 +124,7 @@ impl Route {
         link: LinkId,
         application: Application,
         identity: Identity,
+        share: Arc<DatapathShare>,
     ) -> Self {
         Self {
             callers,
@@ -137,6 +141,7 @@ impl Route {
             streams: Streams::default(),
             known: KnownMethods::default(),
             reading: Vec::new(),
+            share,
             failures: 0,
         }
     }
@@ -273,13 +278,14 @@ impl Routes {
 mod tests {
     use starling_policy::Side;
 
+    use super::super::Configured;
     use super::*;
 
     #[test]
     fn within_the_host_a_server_is_its_users_and_roots() {
         let local = |server| Local {
             address: "shm://mesh.app-7-0".to_owned(),
-            identity: Identity::new(Side::Server, None, Some(7), server),
+            identity: Identity::new(Side::Server, None, Some(7), server, &Configured::default()),
         };
         let callers = [Some(7), Some(ROOT), Some(8), None];
         let admitted = |server| callers.map(|user| local(server).admits(user));

@@ -98,7 +98,7 @@ impl ChannelBuilder {
     }
 
     /// Has the managed service with this name make the channel's calls, whatever `STARLING_SERVICE` says. `mem://`
-    /// stays within the process.
+    /// stays within the process. `NAME?users=UID` is a service of another user than this process's and root.
     pub fn managed_by(mut self, service: impl Into<String>) -> Self {
         self.management = Management::By(service.into());
         self

@@ -404,7 +404,7 @@ mod __items {
     #[doc(hidden)]
     pub static LISTING_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.control.Listing"),
-        size: 16,
+        size: 32,
         fields: ::std::borrow::Cow::Borrowed(
             &[
                 __rt::FieldLayout {
@@ -429,9 +429,31 @@ mod __items {
                     nested: __rt::Nested::Known(&DATAPATH_LAYOUT),
                     enumeration: ::core::option::Option::None,
                 },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("quotas"),
+                    json_name: ::std::borrow::Cow::Borrowed("quotas"),
+                    number: 3,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 16,
+                    nested: __rt::Nested::Known(&QUOTA_USE_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("refused"),
+                    json_name: ::std::borrow::Cow::Borrowed("refused"),
+                    number: 4,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Reference,
+                    offset: 24,
+                    nested: __rt::Nested::Known(&QUOTA_NUMBERS_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
             ],
         ),
-        schema_hash: 0x6daa3bea02736445,
+        schema_hash: 0x1916df1e4969c924,
     };
     /// Message `starling.control.Listing`.
     #[derive(Clone)]
@@ -455,6 +477,36 @@ mod __items {
         pub fn datapaths(self) -> __rt::RepeatedView<'a, Datapath> {
             __rt::RepeatedView::of(self.0, 8)
         }
+        /// Those of applications, then those of users.
+        #[inline]
+        pub fn quotas(self) -> __rt::RepeatedView<'a, QuotaUse> {
+            __rt::RepeatedView::of(self.0, 16)
+        }
+        /// Requests and datapaths that were beyond a quota so far.
+        #[inline]
+        pub fn refused(self) -> QuotaNumbersView<'a> {
+            <QuotaNumbers as __rt::Message>::view_of(
+                self.0.child(24).unwrap_or(<__rt::Reader<'_>>::empty()),
+            )
+        }
+        /// Whether `refused` is set.
+        #[inline]
+        pub fn has_refused(self) -> bool {
+            self.0.reference(24).0 != 0
+        }
+        /// `refused`, if it is set.
+        #[inline]
+        pub fn refused_opt(self) -> ::core::option::Option<QuotaNumbersView<'a>> {
+            if self.has_refused() {
+                ::core::option::Option::Some(
+                    <QuotaNumbers as __rt::Message>::view_of(
+                        self.0.child(24).unwrap_or(<__rt::Reader<'_>>::empty()),
+                    ),
+                )
+            } else {
+                ::core::option::Option::None
+            }
+        }
     }
     impl ListingMut<'_> {
         /// `policies`, for writing.
@@ -474,6 +526,35 @@ mod __items {
         /// Removes all of `datapaths`.
         pub fn clear_datapaths(&mut self) {
             self.0.clear_reference(8);
+        }
+        /// `quotas`, for writing.
+        #[inline]
+        pub fn quotas_mut(&mut self) -> __rt::RepeatedMut<'_, QuotaUse> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 16)
+        }
+        /// Removes all of `quotas`.
+        pub fn clear_quotas(&mut self) {
+            self.0.clear_reference(16);
+        }
+        /// Sets `refused` to a copy.
+        #[inline]
+        pub fn set_refused(&mut self, value: QuotaNumbersView<'_>) {
+            self.0
+                .set_message(
+                    24,
+                    <QuotaNumbers as __rt::Message>::LAYOUT,
+                    __rt::MessageView::reader(value),
+                );
+        }
+        /// `refused`, for writing. This sets the field.
+        #[inline]
+        pub fn refused_mut(&mut self) -> QuotaNumbersMut<'_> {
+            let stride = <QuotaNumbers as __rt::Message>::LAYOUT.stride();
+            <QuotaNumbers as __rt::Message>::mut_of(self.0.reborrow().child(24, stride))
+        }
+        /// Unsets `refused`.
+        pub fn clear_refused(&mut self) {
+            self.0.clear_reference(24);
         }
     }
     impl Listing {
@@ -528,6 +609,70 @@ mod __items {
                 this.push_view(value.view());
             }
             self
+        }
+        /// Those of applications, then those of users.
+        #[inline]
+        pub fn quotas(&self) -> __rt::RepeatedView<'_, QuotaUse> {
+            self.view().quotas()
+        }
+        /// `quotas`, for writing.
+        #[inline]
+        pub fn quotas_mut(&mut self) -> __rt::RepeatedMut<'_, QuotaUse> {
+            __rt::RepeatedMut::of(self.arena.root(), 16)
+        }
+        /// Removes all of `quotas`.
+        pub fn clear_quotas(&mut self) {
+            self.as_mut().clear_quotas();
+        }
+        /// Adds to `quotas`. For building a message in one expression.
+        #[must_use]
+        pub fn with_quotas<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v QuotaUse>,
+        ) -> Self {
+            let mut this = self.quotas_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
+        }
+        /// Requests and datapaths that were beyond a quota so far.
+        #[inline]
+        pub fn refused(&self) -> QuotaNumbersView<'_> {
+            self.view().refused()
+        }
+        /// Whether `refused` is set.
+        #[inline]
+        pub fn has_refused(&self) -> bool {
+            self.view().has_refused()
+        }
+        /// `refused`, if it is set.
+        #[inline]
+        pub fn refused_opt(&self) -> ::core::option::Option<QuotaNumbersView<'_>> {
+            self.view().refused_opt()
+        }
+        /// Sets `refused` to a copy.
+        #[inline]
+        pub fn set_refused(&mut self, value: QuotaNumbersView<'_>) {
+            self.as_mut().set_refused(value);
+        }
+        /// Sets `refused` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_refused(mut self, value: QuotaNumbersView<'_>) -> Self {
+            self.set_refused(value);
+            self
+        }
+        /// `refused`, for writing. This sets the field.
+        #[inline]
+        pub fn refused_mut(&mut self) -> QuotaNumbersMut<'_> {
+            let this = __rt::Writer::from_arena(&mut self.arena);
+            let stride = <QuotaNumbers as __rt::Message>::LAYOUT.stride();
+            <QuotaNumbers as __rt::Message>::mut_of(this.child(24, stride))
+        }
+        /// Unsets `refused`.
+        pub fn clear_refused(&mut self) {
+            self.as_mut().clear_refused();
         }
     }
     #[doc(hidden)]
@@ -790,7 +935,7 @@ mod __items {
     #[doc(hidden)]
     pub static DATAPATH_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.control.Datapath"),
-        size: 49,
+        size: 105,
         fields: ::std::borrow::Cow::Borrowed(
             &[
                 __rt::FieldLayout {
@@ -811,10 +956,10 @@ mod __items {
                     kind: __rt::Kind::Uint32,
                     shape: __rt::Shape::Singular,
                     presence: __rt::Presence::Bit {
-                        byte: 48,
+                        byte: 104,
                         mask: 1,
                     },
-                    offset: 40,
+                    offset: 96,
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
@@ -825,10 +970,10 @@ mod __items {
                     kind: __rt::Kind::Uint32,
                     shape: __rt::Shape::Singular,
                     presence: __rt::Presence::Bit {
-                        byte: 48,
+                        byte: 104,
                         mask: 2,
                     },
-                    offset: 44,
+                    offset: 100,
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
@@ -876,9 +1021,86 @@ mod __items {
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("identities"),
+                    json_name: ::std::borrow::Cow::Borrowed("identities"),
+                    number: 8,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 40,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("id"),
+                    json_name: ::std::borrow::Cow::Borrowed("id"),
+                    number: 9,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 48,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("calls"),
+                    json_name: ::std::borrow::Cow::Borrowed("calls"),
+                    number: 10,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 56,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("in_flight"),
+                    json_name: ::std::borrow::Cow::Borrowed("inFlight"),
+                    number: 11,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 64,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("memory"),
+                    json_name: ::std::borrow::Cow::Borrowed("memory"),
+                    number: 12,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 72,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("request_bytes"),
+                    json_name: ::std::borrow::Cow::Borrowed("requestBytes"),
+                    number: 13,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 80,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("response_bytes"),
+                    json_name: ::std::borrow::Cow::Borrowed("responseBytes"),
+                    number: 14,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 88,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
             ],
         ),
-        schema_hash: 0x16797651a4915638,
+        schema_hash: 0x7f6aa0a0b09bfb9e,
     };
     /// The way of one application's calls to one server, or from its callers to it.
     #[derive(Clone)]
@@ -901,7 +1123,7 @@ mod __items {
         #[inline]
         pub fn process(self) -> u32 {
             if self.has_process() {
-                self.0.scalar(40)
+                self.0.scalar(96)
             } else {
                 ::core::default::Default::default()
             }
@@ -909,13 +1131,13 @@ mod __items {
         /// Whether `process` is set.
         #[inline]
         pub fn has_process(self) -> bool {
-            self.0.bit(48, 1)
+            self.0.bit(104, 1)
         }
         /// `process`, if it is set.
         #[inline]
         pub fn process_opt(self) -> ::core::option::Option<u32> {
             if self.has_process() {
-                ::core::option::Option::Some(self.0.scalar(40))
+                ::core::option::Option::Some(self.0.scalar(96))
             } else {
                 ::core::option::Option::None
             }
@@ -924,7 +1146,7 @@ mod __items {
         #[inline]
         pub fn user(self) -> u32 {
             if self.has_user() {
-                self.0.scalar(44)
+                self.0.scalar(100)
             } else {
                 ::core::default::Default::default()
             }
@@ -932,13 +1154,13 @@ mod __items {
         /// Whether `user` is set.
         #[inline]
         pub fn has_user(self) -> bool {
-            self.0.bit(48, 2)
+            self.0.bit(104, 2)
         }
         /// `user`, if it is set.
         #[inline]
         pub fn user_opt(self) -> ::core::option::Option<u32> {
             if self.has_user() {
-                ::core::option::Option::Some(self.0.scalar(44))
+                ::core::option::Option::Some(self.0.scalar(100))
             } else {
                 ::core::option::Option::None
             }
@@ -963,6 +1185,41 @@ mod __items {
         pub fn policies(self) -> __rt::RepeatedView<'a, str> {
             __rt::RepeatedView::of(self.0, 32)
         }
+        /// The identities of the application.
+        #[inline]
+        pub fn identities(self) -> __rt::RepeatedView<'a, str> {
+            __rt::RepeatedView::of(self.0, 40)
+        }
+        /// No other datapath of this service has it.
+        #[inline]
+        pub fn id(self) -> u64 {
+            self.0.scalar(48)
+        }
+        /// So far.
+        #[inline]
+        pub fn calls(self) -> u64 {
+            self.0.scalar(56)
+        }
+        /// Not over.
+        #[inline]
+        pub fn in_flight(self) -> u64 {
+            self.0.scalar(64)
+        }
+        /// Bytes of the requests of these.
+        #[inline]
+        pub fn memory(self) -> u64 {
+            self.0.scalar(72)
+        }
+        /// So far.
+        #[inline]
+        pub fn request_bytes(self) -> u64 {
+            self.0.scalar(80)
+        }
+        /// Field `response_bytes`.
+        #[inline]
+        pub fn response_bytes(self) -> u64 {
+            self.0.scalar(88)
+        }
     }
     impl DatapathMut<'_> {
         /// Sets `side`.
@@ -977,24 +1234,24 @@ mod __items {
         /// Sets `process`.
         #[inline]
         pub fn set_process(&mut self, value: u32) {
-            self.0.set_bit(48, 1, true);
-            self.0.set_scalar(40, value);
+            self.0.set_bit(104, 1, true);
+            self.0.set_scalar(96, value);
         }
         /// Unsets `process`.
         pub fn clear_process(&mut self) {
-            self.0.set_bit(48, 1, false);
-            self.0.set_scalar::<u32>(40, 0);
+            self.0.set_bit(104, 1, false);
+            self.0.set_scalar::<u32>(96, 0);
         }
         /// Sets `user`.
         #[inline]
         pub fn set_user(&mut self, value: u32) {
-            self.0.set_bit(48, 2, true);
-            self.0.set_scalar(44, value);
+            self.0.set_bit(104, 2, true);
+            self.0.set_scalar(100, value);
         }
         /// Unsets `user`.
         pub fn clear_user(&mut self) {
-            self.0.set_bit(48, 2, false);
-            self.0.set_scalar::<u32>(44, 0);
+            self.0.set_bit(104, 2, false);
+            self.0.set_scalar::<u32>(100, 0);
         }
         /// Sets `program`.
         #[inline]
@@ -1031,6 +1288,69 @@ mod __items {
         /// Removes all of `policies`.
         pub fn clear_policies(&mut self) {
             self.0.clear_reference(32);
+        }
+        /// `identities`, for writing.
+        #[inline]
+        pub fn identities_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 40)
+        }
+        /// Removes all of `identities`.
+        pub fn clear_identities(&mut self) {
+            self.0.clear_reference(40);
+        }
+        /// Sets `id`.
+        #[inline]
+        pub fn set_id(&mut self, value: u64) {
+            self.0.set_scalar(48, value);
+        }
+        /// Unsets `id`.
+        pub fn clear_id(&mut self) {
+            self.0.set_scalar::<u64>(48, 0);
+        }
+        /// Sets `calls`.
+        #[inline]
+        pub fn set_calls(&mut self, value: u64) {
+            self.0.set_scalar(56, value);
+        }
+        /// Unsets `calls`.
+        pub fn clear_calls(&mut self) {
+            self.0.set_scalar::<u64>(56, 0);
+        }
+        /// Sets `in_flight`.
+        #[inline]
+        pub fn set_in_flight(&mut self, value: u64) {
+            self.0.set_scalar(64, value);
+        }
+        /// Unsets `in_flight`.
+        pub fn clear_in_flight(&mut self) {
+            self.0.set_scalar::<u64>(64, 0);
+        }
+        /// Sets `memory`.
+        #[inline]
+        pub fn set_memory(&mut self, value: u64) {
+            self.0.set_scalar(72, value);
+        }
+        /// Unsets `memory`.
+        pub fn clear_memory(&mut self) {
+            self.0.set_scalar::<u64>(72, 0);
+        }
+        /// Sets `request_bytes`.
+        #[inline]
+        pub fn set_request_bytes(&mut self, value: u64) {
+            self.0.set_scalar(80, value);
+        }
+        /// Unsets `request_bytes`.
+        pub fn clear_request_bytes(&mut self) {
+            self.0.set_scalar::<u64>(80, 0);
+        }
+        /// Sets `response_bytes`.
+        #[inline]
+        pub fn set_response_bytes(&mut self, value: u64) {
+            self.0.set_scalar(88, value);
+        }
+        /// Unsets `response_bytes`.
+        pub fn clear_response_bytes(&mut self) {
+            self.0.set_scalar::<u64>(88, 0);
         }
     }
     impl Datapath {
@@ -1205,6 +1525,882 @@ mod __items {
             let mut this = self.policies_mut();
             this.extend(values);
             self
+        }
+        /// The identities of the application.
+        #[inline]
+        pub fn identities(&self) -> __rt::RepeatedView<'_, str> {
+            self.view().identities()
+        }
+        /// `identities`, for writing.
+        #[inline]
+        pub fn identities_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.arena.root(), 40)
+        }
+        /// Removes all of `identities`.
+        pub fn clear_identities(&mut self) {
+            self.as_mut().clear_identities();
+        }
+        /// Adds to `identities`. For building a message in one expression.
+        #[must_use]
+        pub fn with_identities<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <str as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.identities_mut();
+            this.extend(values);
+            self
+        }
+        /// No other datapath of this service has it.
+        #[inline]
+        pub fn id(&self) -> u64 {
+            self.view().id()
+        }
+        /// Sets `id`.
+        #[inline]
+        pub fn set_id(&mut self, value: u64) {
+            self.as_mut().set_id(value);
+        }
+        /// Sets `id`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_id(mut self, value: u64) -> Self {
+            self.set_id(value);
+            self
+        }
+        /// Unsets `id`.
+        pub fn clear_id(&mut self) {
+            self.as_mut().clear_id();
+        }
+        /// So far.
+        #[inline]
+        pub fn calls(&self) -> u64 {
+            self.view().calls()
+        }
+        /// Sets `calls`.
+        #[inline]
+        pub fn set_calls(&mut self, value: u64) {
+            self.as_mut().set_calls(value);
+        }
+        /// Sets `calls`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_calls(mut self, value: u64) -> Self {
+            self.set_calls(value);
+            self
+        }
+        /// Unsets `calls`.
+        pub fn clear_calls(&mut self) {
+            self.as_mut().clear_calls();
+        }
+        /// Not over.
+        #[inline]
+        pub fn in_flight(&self) -> u64 {
+            self.view().in_flight()
+        }
+        /// Sets `in_flight`.
+        #[inline]
+        pub fn set_in_flight(&mut self, value: u64) {
+            self.as_mut().set_in_flight(value);
+        }
+        /// Sets `in_flight`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_in_flight(mut self, value: u64) -> Self {
+            self.set_in_flight(value);
+            self
+        }
+        /// Unsets `in_flight`.
+        pub fn clear_in_flight(&mut self) {
+            self.as_mut().clear_in_flight();
+        }
+        /// Bytes of the requests of these.
+        #[inline]
+        pub fn memory(&self) -> u64 {
+            self.view().memory()
+        }
+        /// Sets `memory`.
+        #[inline]
+        pub fn set_memory(&mut self, value: u64) {
+            self.as_mut().set_memory(value);
+        }
+        /// Sets `memory`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_memory(mut self, value: u64) -> Self {
+            self.set_memory(value);
+            self
+        }
+        /// Unsets `memory`.
+        pub fn clear_memory(&mut self) {
+            self.as_mut().clear_memory();
+        }
+        /// So far.
+        #[inline]
+        pub fn request_bytes(&self) -> u64 {
+            self.view().request_bytes()
+        }
+        /// Sets `request_bytes`.
+        #[inline]
+        pub fn set_request_bytes(&mut self, value: u64) {
+            self.as_mut().set_request_bytes(value);
+        }
+        /// Sets `request_bytes`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_request_bytes(mut self, value: u64) -> Self {
+            self.set_request_bytes(value);
+            self
+        }
+        /// Unsets `request_bytes`.
+        pub fn clear_request_bytes(&mut self) {
+            self.as_mut().clear_request_bytes();
+        }
+        /// Field `response_bytes`.
+        #[inline]
+        pub fn response_bytes(&self) -> u64 {
+            self.view().response_bytes()
+        }
+        /// Sets `response_bytes`.
+        #[inline]
+        pub fn set_response_bytes(&mut self, value: u64) {
+            self.as_mut().set_response_bytes(value);
+        }
+        /// Sets `response_bytes`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_response_bytes(mut self, value: u64) -> Self {
+            self.set_response_bytes(value);
+            self
+        }
+        /// Unsets `response_bytes`.
+        pub fn clear_response_bytes(&mut self) {
+            self.as_mut().clear_response_bytes();
+        }
+    }
+    #[doc(hidden)]
+    pub static QUOTA_NUMBERS_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.QuotaNumbers"),
+        size: 24,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("calls"),
+                    json_name: ::std::borrow::Cow::Borrowed("calls"),
+                    number: 1,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    json_name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    number: 2,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("memory"),
+                    json_name: ::std::borrow::Cow::Borrowed("memory"),
+                    number: 3,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 16,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0xffd690083c8293c8,
+    };
+    /// Message `starling.control.QuotaNumbers`.
+    #[derive(Clone)]
+    pub struct QuotaNumbers {
+        arena: __rt::Arena,
+    }
+    /// A [`QuotaNumbers`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct QuotaNumbersView<'a>(__rt::Reader<'a>);
+    /// A [`QuotaNumbers`], for writing.
+    pub struct QuotaNumbersMut<'a>(__rt::Writer<'a>);
+    __rt::message!(
+        QuotaNumbers, QuotaNumbersView, QuotaNumbersMut, QUOTA_NUMBERS_LAYOUT
+    );
+    impl<'a> QuotaNumbersView<'a> {
+        /// Field `calls`.
+        #[inline]
+        pub fn calls(self) -> u64 {
+            self.0.scalar(0)
+        }
+        /// Field `datapaths`.
+        #[inline]
+        pub fn datapaths(self) -> u64 {
+            self.0.scalar(8)
+        }
+        /// Bytes of requests.
+        #[inline]
+        pub fn memory(self) -> u64 {
+            self.0.scalar(16)
+        }
+    }
+    impl QuotaNumbersMut<'_> {
+        /// Sets `calls`.
+        #[inline]
+        pub fn set_calls(&mut self, value: u64) {
+            self.0.set_scalar(0, value);
+        }
+        /// Unsets `calls`.
+        pub fn clear_calls(&mut self) {
+            self.0.set_scalar::<u64>(0, 0);
+        }
+        /// Sets `datapaths`.
+        #[inline]
+        pub fn set_datapaths(&mut self, value: u64) {
+            self.0.set_scalar(8, value);
+        }
+        /// Unsets `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.0.set_scalar::<u64>(8, 0);
+        }
+        /// Sets `memory`.
+        #[inline]
+        pub fn set_memory(&mut self, value: u64) {
+            self.0.set_scalar(16, value);
+        }
+        /// Unsets `memory`.
+        pub fn clear_memory(&mut self) {
+            self.0.set_scalar::<u64>(16, 0);
+        }
+    }
+    impl QuotaNumbers {
+        /// Field `calls`.
+        #[inline]
+        pub fn calls(&self) -> u64 {
+            self.view().calls()
+        }
+        /// Sets `calls`.
+        #[inline]
+        pub fn set_calls(&mut self, value: u64) {
+            self.as_mut().set_calls(value);
+        }
+        /// Sets `calls`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_calls(mut self, value: u64) -> Self {
+            self.set_calls(value);
+            self
+        }
+        /// Unsets `calls`.
+        pub fn clear_calls(&mut self) {
+            self.as_mut().clear_calls();
+        }
+        /// Field `datapaths`.
+        #[inline]
+        pub fn datapaths(&self) -> u64 {
+            self.view().datapaths()
+        }
+        /// Sets `datapaths`.
+        #[inline]
+        pub fn set_datapaths(&mut self, value: u64) {
+            self.as_mut().set_datapaths(value);
+        }
+        /// Sets `datapaths`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_datapaths(mut self, value: u64) -> Self {
+            self.set_datapaths(value);
+            self
+        }
+        /// Unsets `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.as_mut().clear_datapaths();
+        }
+        /// Bytes of requests.
+        #[inline]
+        pub fn memory(&self) -> u64 {
+            self.view().memory()
+        }
+        /// Sets `memory`.
+        #[inline]
+        pub fn set_memory(&mut self, value: u64) {
+            self.as_mut().set_memory(value);
+        }
+        /// Sets `memory`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_memory(mut self, value: u64) -> Self {
+            self.set_memory(value);
+            self
+        }
+        /// Unsets `memory`.
+        pub fn clear_memory(&mut self) {
+            self.as_mut().clear_memory();
+        }
+    }
+    #[doc(hidden)]
+    pub static QUOTA_USE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.QuotaUse"),
+        size: 57,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("of"),
+                    json_name: ::std::borrow::Cow::Borrowed("of"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("side"),
+                    json_name: ::std::borrow::Cow::Borrowed("side"),
+                    number: 2,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("process"),
+                    json_name: ::std::borrow::Cow::Borrowed("process"),
+                    number: 3,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Bit {
+                        byte: 56,
+                        mask: 1,
+                    },
+                    offset: 48,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("user"),
+                    json_name: ::std::borrow::Cow::Borrowed("user"),
+                    number: 4,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Bit {
+                        byte: 56,
+                        mask: 2,
+                    },
+                    offset: 52,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("program"),
+                    json_name: ::std::borrow::Cow::Borrowed("program"),
+                    number: 5,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 16,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("used"),
+                    json_name: ::std::borrow::Cow::Borrowed("used"),
+                    number: 6,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Reference,
+                    offset: 24,
+                    nested: __rt::Nested::Known(&QUOTA_NUMBERS_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("quota"),
+                    json_name: ::std::borrow::Cow::Borrowed("quota"),
+                    number: 7,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Reference,
+                    offset: 32,
+                    nested: __rt::Nested::Known(&QUOTA_NUMBERS_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("refused"),
+                    json_name: ::std::borrow::Cow::Borrowed("refused"),
+                    number: 8,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 40,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0xae130bdf6ca88304,
+    };
+    /// What an application has of the service now, or all applications of a user together, beside its quota.
+    #[derive(Clone)]
+    pub struct QuotaUse {
+        arena: __rt::Arena,
+    }
+    /// A [`QuotaUse`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct QuotaUseView<'a>(__rt::Reader<'a>);
+    /// A [`QuotaUse`], for writing.
+    pub struct QuotaUseMut<'a>(__rt::Writer<'a>);
+    __rt::message!(QuotaUse, QuotaUseView, QuotaUseMut, QUOTA_USE_LAYOUT);
+    impl<'a> QuotaUseView<'a> {
+        /// "application" or "user".
+        #[inline]
+        pub fn of(self) -> &'a str {
+            self.0.text(0)
+        }
+        /// As of a datapath.
+        #[inline]
+        pub fn side(self) -> &'a str {
+            self.0.text(8)
+        }
+        /// Field `process`.
+        #[inline]
+        pub fn process(self) -> u32 {
+            if self.has_process() {
+                self.0.scalar(48)
+            } else {
+                ::core::default::Default::default()
+            }
+        }
+        /// Whether `process` is set.
+        #[inline]
+        pub fn has_process(self) -> bool {
+            self.0.bit(56, 1)
+        }
+        /// `process`, if it is set.
+        #[inline]
+        pub fn process_opt(self) -> ::core::option::Option<u32> {
+            if self.has_process() {
+                ::core::option::Option::Some(self.0.scalar(48))
+            } else {
+                ::core::option::Option::None
+            }
+        }
+        /// Field `user`.
+        #[inline]
+        pub fn user(self) -> u32 {
+            if self.has_user() {
+                self.0.scalar(52)
+            } else {
+                ::core::default::Default::default()
+            }
+        }
+        /// Whether `user` is set.
+        #[inline]
+        pub fn has_user(self) -> bool {
+            self.0.bit(56, 2)
+        }
+        /// `user`, if it is set.
+        #[inline]
+        pub fn user_opt(self) -> ::core::option::Option<u32> {
+            if self.has_user() {
+                ::core::option::Option::Some(self.0.scalar(52))
+            } else {
+                ::core::option::Option::None
+            }
+        }
+        /// Field `program`.
+        #[inline]
+        pub fn program(self) -> &'a str {
+            self.0.text(16)
+        }
+        /// Field `used`.
+        #[inline]
+        pub fn used(self) -> QuotaNumbersView<'a> {
+            <QuotaNumbers as __rt::Message>::view_of(
+                self.0.child(24).unwrap_or(<__rt::Reader<'_>>::empty()),
+            )
+        }
+        /// Whether `used` is set.
+        #[inline]
+        pub fn has_used(self) -> bool {
+            self.0.reference(24).0 != 0
+        }
+        /// `used`, if it is set.
+        #[inline]
+        pub fn used_opt(self) -> ::core::option::Option<QuotaNumbersView<'a>> {
+            if self.has_used() {
+                ::core::option::Option::Some(
+                    <QuotaNumbers as __rt::Message>::view_of(
+                        self.0.child(24).unwrap_or(<__rt::Reader<'_>>::empty()),
+                    ),
+                )
+            } else {
+                ::core::option::Option::None
+            }
+        }
+        /// Field `quota`.
+        #[inline]
+        pub fn quota(self) -> QuotaNumbersView<'a> {
+            <QuotaNumbers as __rt::Message>::view_of(
+                self.0.child(32).unwrap_or(<__rt::Reader<'_>>::empty()),
+            )
+        }
+        /// Whether `quota` is set.
+        #[inline]
+        pub fn has_quota(self) -> bool {
+            self.0.reference(32).0 != 0
+        }
+        /// `quota`, if it is set.
+        #[inline]
+        pub fn quota_opt(self) -> ::core::option::Option<QuotaNumbersView<'a>> {
+            if self.has_quota() {
+                ::core::option::Option::Some(
+                    <QuotaNumbers as __rt::Message>::view_of(
+                        self.0.child(32).unwrap_or(<__rt::Reader<'_>>::empty()),
+                    ),
+                )
+            } else {
+                ::core::option::Option::None
+            }
+        }
+        /// Requests and datapaths that were beyond it so far.
+        #[inline]
+        pub fn refused(self) -> u64 {
+            self.0.scalar(40)
+        }
+    }
+    impl QuotaUseMut<'_> {
+        /// Sets `of`.
+        #[inline]
+        pub fn set_of(&mut self, value: &str) {
+            self.0.set_bytes(0, value.as_bytes(), false);
+        }
+        /// Unsets `of`.
+        pub fn clear_of(&mut self) {
+            self.0.clear_reference(0);
+        }
+        /// Sets `side`.
+        #[inline]
+        pub fn set_side(&mut self, value: &str) {
+            self.0.set_bytes(8, value.as_bytes(), false);
+        }
+        /// Unsets `side`.
+        pub fn clear_side(&mut self) {
+            self.0.clear_reference(8);
+        }
+        /// Sets `process`.
+        #[inline]
+        pub fn set_process(&mut self, value: u32) {
+            self.0.set_bit(56, 1, true);
+            self.0.set_scalar(48, value);
+        }
+        /// Unsets `process`.
+        pub fn clear_process(&mut self) {
+            self.0.set_bit(56, 1, false);
+            self.0.set_scalar::<u32>(48, 0);
+        }
+        /// Sets `user`.
+        #[inline]
+        pub fn set_user(&mut self, value: u32) {
+            self.0.set_bit(56, 2, true);
+            self.0.set_scalar(52, value);
+        }
+        /// Unsets `user`.
+        pub fn clear_user(&mut self) {
+            self.0.set_bit(56, 2, false);
+            self.0.set_scalar::<u32>(52, 0);
+        }
+        /// Sets `program`.
+        #[inline]
+        pub fn set_program(&mut self, value: &str) {
+            self.0.set_bytes(16, value.as_bytes(), false);
+        }
+        /// Unsets `program`.
+        pub fn clear_program(&mut self) {
+            self.0.clear_reference(16);
+        }
+        /// Sets `used` to a copy.
+        #[inline]
+        pub fn set_used(&mut self, value: QuotaNumbersView<'_>) {
+            self.0
+                .set_message(
+                    24,
+                    <QuotaNumbers as __rt::Message>::LAYOUT,
+                    __rt::MessageView::reader(value),
+                );
+        }
+        /// `used`, for writing. This sets the field.
+        #[inline]
+        pub fn used_mut(&mut self) -> QuotaNumbersMut<'_> {
+            let stride = <QuotaNumbers as __rt::Message>::LAYOUT.stride();
+            <QuotaNumbers as __rt::Message>::mut_of(self.0.reborrow().child(24, stride))
+        }
+        /// Unsets `used`.
+        pub fn clear_used(&mut self) {
+            self.0.clear_reference(24);
+        }
+        /// Sets `quota` to a copy.
+        #[inline]
+        pub fn set_quota(&mut self, value: QuotaNumbersView<'_>) {
+            self.0
+                .set_message(
+                    32,
+                    <QuotaNumbers as __rt::Message>::LAYOUT,
+                    __rt::MessageView::reader(value),
+                );
+        }
+        /// `quota`, for writing. This sets the field.
+        #[inline]
+        pub fn quota_mut(&mut self) -> QuotaNumbersMut<'_> {
+            let stride = <QuotaNumbers as __rt::Message>::LAYOUT.stride();
+            <QuotaNumbers as __rt::Message>::mut_of(self.0.reborrow().child(32, stride))
+        }
+        /// Unsets `quota`.
+        pub fn clear_quota(&mut self) {
+            self.0.clear_reference(32);
+        }
+        /// Sets `refused`.
+        #[inline]
+        pub fn set_refused(&mut self, value: u64) {
+            self.0.set_scalar(40, value);
+        }
+        /// Unsets `refused`.
+        pub fn clear_refused(&mut self) {
+            self.0.set_scalar::<u64>(40, 0);
+        }
+    }
+    impl QuotaUse {
+        /// "application" or "user".
+        #[inline]
+        pub fn of(&self) -> &'_ str {
+            self.view().of()
+        }
+        /// Sets `of`.
+        #[inline]
+        pub fn set_of(&mut self, value: &str) {
+            self.as_mut().set_of(value);
+        }
+        /// Sets `of`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_of(mut self, value: &str) -> Self {
+            self.set_of(value);
+            self
+        }
+        /// Unsets `of`.
+        pub fn clear_of(&mut self) {
+            self.as_mut().clear_of();
+        }
+        /// As of a datapath.
+        #[inline]
+        pub fn side(&self) -> &'_ str {
+            self.view().side()
+        }
+        /// Sets `side`.
+        #[inline]
+        pub fn set_side(&mut self, value: &str) {
+            self.as_mut().set_side(value);
+        }
+        /// Sets `side`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_side(mut self, value: &str) -> Self {
+            self.set_side(value);
+            self
+        }
+        /// Unsets `side`.
+        pub fn clear_side(&mut self) {
+            self.as_mut().clear_side();
+        }
+        /// Field `process`.
+        #[inline]
+        pub fn process(&self) -> u32 {
+            self.view().process()
+        }
+        /// Whether `process` is set.
+        #[inline]
+        pub fn has_process(&self) -> bool {
+            self.view().has_process()
+        }
+        /// `process`, if it is set.
+        #[inline]
+        pub fn process_opt(&self) -> ::core::option::Option<u32> {
+            self.view().process_opt()
+        }
+        /// Sets `process`.
+        #[inline]
+        pub fn set_process(&mut self, value: u32) {
+            self.as_mut().set_process(value);
+        }
+        /// Sets `process`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_process(mut self, value: u32) -> Self {
+            self.set_process(value);
+            self
+        }
+        /// Unsets `process`.
+        pub fn clear_process(&mut self) {
+            self.as_mut().clear_process();
+        }
+        /// Field `user`.
+        #[inline]
+        pub fn user(&self) -> u32 {
+            self.view().user()
+        }
+        /// Whether `user` is set.
+        #[inline]
+        pub fn has_user(&self) -> bool {
+            self.view().has_user()
+        }
+        /// `user`, if it is set.
+        #[inline]
+        pub fn user_opt(&self) -> ::core::option::Option<u32> {
+            self.view().user_opt()
+        }
+        /// Sets `user`.
+        #[inline]
+        pub fn set_user(&mut self, value: u32) {
+            self.as_mut().set_user(value);
+        }
+        /// Sets `user`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_user(mut self, value: u32) -> Self {
+            self.set_user(value);
+            self
+        }
+        /// Unsets `user`.
+        pub fn clear_user(&mut self) {
+            self.as_mut().clear_user();
+        }
+        /// Field `program`.
+        #[inline]
+        pub fn program(&self) -> &'_ str {
+            self.view().program()
+        }
+        /// Sets `program`.
+        #[inline]
+        pub fn set_program(&mut self, value: &str) {
+            self.as_mut().set_program(value);
+        }
+        /// Sets `program`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_program(mut self, value: &str) -> Self {
+            self.set_program(value);
+            self
+        }
+        /// Unsets `program`.
+        pub fn clear_program(&mut self) {
+            self.as_mut().clear_program();
+        }
+        /// Field `used`.
+        #[inline]
+        pub fn used(&self) -> QuotaNumbersView<'_> {
+            self.view().used()
+        }
+        /// Whether `used` is set.
+        #[inline]
+        pub fn has_used(&self) -> bool {
+            self.view().has_used()
+        }
+        /// `used`, if it is set.
+        #[inline]
+        pub fn used_opt(&self) -> ::core::option::Option<QuotaNumbersView<'_>> {
+            self.view().used_opt()
+        }
+        /// Sets `used` to a copy.
+        #[inline]
+        pub fn set_used(&mut self, value: QuotaNumbersView<'_>) {
+            self.as_mut().set_used(value);
+        }
+        /// Sets `used` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_used(mut self, value: QuotaNumbersView<'_>) -> Self {
+            self.set_used(value);
+            self
+        }
+        /// `used`, for writing. This sets the field.
+        #[inline]
+        pub fn used_mut(&mut self) -> QuotaNumbersMut<'_> {
+            let this = __rt::Writer::from_arena(&mut self.arena);
+            let stride = <QuotaNumbers as __rt::Message>::LAYOUT.stride();
+            <QuotaNumbers as __rt::Message>::mut_of(this.child(24, stride))
+        }
+        /// Unsets `used`.
+        pub fn clear_used(&mut self) {
+            self.as_mut().clear_used();
+        }
+        /// Field `quota`.
+        #[inline]
+        pub fn quota(&self) -> QuotaNumbersView<'_> {
+            self.view().quota()
+        }
+        /// Whether `quota` is set.
+        #[inline]
+        pub fn has_quota(&self) -> bool {
+            self.view().has_quota()
+        }
+        /// `quota`, if it is set.
+        #[inline]
+        pub fn quota_opt(&self) -> ::core::option::Option<QuotaNumbersView<'_>> {
+            self.view().quota_opt()
+        }
+        /// Sets `quota` to a copy.
+        #[inline]
+        pub fn set_quota(&mut self, value: QuotaNumbersView<'_>) {
+            self.as_mut().set_quota(value);
+        }
+        /// Sets `quota` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_quota(mut self, value: QuotaNumbersView<'_>) -> Self {
+            self.set_quota(value);
+            self
+        }
+        /// `quota`, for writing. This sets the field.
+        #[inline]
+        pub fn quota_mut(&mut self) -> QuotaNumbersMut<'_> {
+            let this = __rt::Writer::from_arena(&mut self.arena);
+            let stride = <QuotaNumbers as __rt::Message>::LAYOUT.stride();
+            <QuotaNumbers as __rt::Message>::mut_of(this.child(32, stride))
+        }
+        /// Unsets `quota`.
+        pub fn clear_quota(&mut self) {
+            self.as_mut().clear_quota();
+        }
+        /// Requests and datapaths that were beyond it so far.
+        #[inline]
+        pub fn refused(&self) -> u64 {
+            self.view().refused()
+        }
+        /// Sets `refused`.
+        #[inline]
+        pub fn set_refused(&mut self, value: u64) {
+            self.as_mut().set_refused(value);
+        }
+        /// Sets `refused`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_refused(mut self, value: u64) -> Self {
+            self.set_refused(value);
+            self
+        }
+        /// Unsets `refused`.
+        pub fn clear_refused(&mut self) {
+            self.as_mut().clear_refused();
         }
     }
     #[doc(hidden)]
@@ -2208,8 +3404,8 @@ mod __items {
                 idempotent: false,
             },
         ],
-        schema_hash: 0x275d117702495408,
-        schema: b"\x01\n\x1fstarling.control.SchemaAddition\x01\x01\x0c\x00\x06schema\x1dstarling.control.KnownMethods\x01\x01\t\x01\x07methods\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x02\x01\x0b\x01\x08policies\x06\x02\x0b\x01\tdatapaths\x07\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x07\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x1fstarling.control.MetricsRequest\x00\x1cstarling.control.MetricsText\x01\x01\t\x00\x04text\t$/starling.control.Operator/AddSchema\x00\x00\x01 /starling.control.Operator/Apply\x00\x02\x03!/starling.control.Operator/Attach\x00\x02\x03$/starling.control.Operator/Configure\x00\x02\x03!/starling.control.Operator/Detach\x00\x02\x03\x1f/starling.control.Operator/List\x00\x04\x05&/starling.control.Operator/ListSchemas\x00\x04\x01\"/starling.control.Operator/Metrics\x00\x08\t\"/starling.control.Operator/Upgrade\x00\x02\x03",
+        schema_hash: 0x593a27c5ab69dfe3,
+        schema: b"\x01\x0c\x1fstarling.control.SchemaAddition\x01\x01\x0c\x00\x06schema\x1dstarling.control.KnownMethods\x01\x01\t\x01\x07methods\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x04\x01\x0b\x01\x08policies\x06\x02\x0b\x01\tdatapaths\x07\x03\x0b\x01\x06quotas\x08\x04\x0b\x00\x07refused\t\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x0e\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08\t\x01\nidentities\t\x04\x00\x02id\n\x04\x00\x05calls\x0b\x04\x00\tin_flight\x0c\x04\x00\x06memory\r\x04\x00\rrequest_bytes\x0e\x04\x00\x0eresponse_bytes\x19starling.control.QuotaUse\x08\x01\t\x00\x02of\x02\t\x00\x04side\x03\r\x04\x07process\x04\r\x04\x04user\x05\t\x00\x07program\x06\x0b\x00\x04used\t\x07\x0b\x00\x05quota\t\x08\x04\x00\x07refused\x1dstarling.control.QuotaNumbers\x03\x01\x04\x00\x05calls\x02\x04\x00\tdatapaths\x03\x04\x00\x06memory\x1fstarling.control.MetricsRequest\x00\x1cstarling.control.MetricsText\x01\x01\t\x00\x04text\t$/starling.control.Operator/AddSchema\x00\x00\x01 /starling.control.Operator/Apply\x00\x02\x03!/starling.control.Operator/Attach\x00\x02\x03$/starling.control.Operator/Configure\x00\x02\x03!/starling.control.Operator/Detach\x00\x02\x03\x1f/starling.control.Operator/List\x00\x04\x05&/starling.control.Operator/ListSchemas\x00\x04\x01\"/starling.control.Operator/Metrics\x00\n\x0b\"/starling.control.Operator/Upgrade\x00\x02\x03",
         file_descriptor_set: include_bytes!("starling.control.fds"),
     };
     /// For the operator: the service's own user, and root.

@@ -13,7 +13,7 @@ use starling_endpoint::EndpointConfig;
 use starling_io::Wake;
 
 use super::generated::{ControlClient, HoldRequest, PublishRequest};
-use super::service_address;
+use super::{control_address, service_address};
 use crate::address::Address;
 use crate::channel::Channel;
 use crate::error::Error;
@@ -111,8 +111,9 @@ impl Ended {
 
 impl Publication {
     fn new(service: &str, address: &Address, own: &Address) -> Result<Self, Error> {
-        let control = service_address(service, ".control")?;
-        let channel = Channel::builder(control.as_str()).direct().lazy()?;
+        let channel = Channel::builder(&control_address(service)?)
+            .direct()
+            .lazy()?;
         let client = ControlClient::new(channel);
         let mut request = PublishRequest::new()
             .with_address(address.as_str())

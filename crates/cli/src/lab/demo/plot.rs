@@ -44,10 +44,11 @@ fn colour(scheme: &str) -> &'static str {
     }
 }
 
-/// Calls of a [`LocalChannel`](starling::LocalChannel) have dashes.
+/// Calls of a [`LocalChannel`](starling::LocalChannel) have dashes, those through a service dots.
 fn dashes(system: &str) -> &'static str {
     match system {
         "local" => r#" stroke-dasharray="6 4""#,
+        "managed" => r#" stroke-dasharray="2 3""#,
         _ => "",
     }
 }

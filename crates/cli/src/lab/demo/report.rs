@@ -123,9 +123,10 @@ pub(super) fn text(outcomes: &[Outcome], records: u64, svg: &Path) -> String {
     let in_flight = IN_FLIGHT;
     let _ = write!(
         text,
-        "\nchannel: a Channel in tokio; tonic: its channel in tokio; local: a LocalChannel in its \
-         endpoint's thread.\n{records} records, {in_flight} calls in flight, one core for the servers \
-         and one for the load generators;\nCPU/call is the processor time of both sides; xN: N times \
+        "\nchannel: a Channel in tokio; managed: the same through a service of the host; tonic: its \
+         channel in tokio;\nlocal: a LocalChannel in its endpoint's thread.\n{records} records, \
+         {in_flight} calls in flight, one core for the servers and one for the load generators;\n\
+         CPU/call is the processor time of both sides and of the service; xN: N times \
          better than tonic.\n\nEvery answer was right: {calls} calls, each checked against a model of \
          the store.\n{}\nLatency plot: {}\n",
         verdict(outcomes),

@@ -6,7 +6,7 @@ use super::{plot, report, systems};
 
 /// The outcomes of every system in every workload. All times of a system are multiplied by its
 /// `slowness`.
-fn outcomes(slowness: [u64; 5]) -> Vec<Outcome> {
+fn outcomes(slowness: [u64; 6]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for workload in Workload::YCSB {
         for (system, slowness) in systems().iter().zip(slowness) {
@@ -31,7 +31,7 @@ fn outcomes(slowness: [u64; 5]) -> Vec<Outcome> {
 
 #[test]
 fn the_table_compares_each_system_with_tonic_and_has_a_verdict() {
-    let text = report::text(&outcomes([2, 1, 20, 2, 1]), 1000, "a.svg".as_ref());
+    let text = report::text(&outcomes([2, 1, 4, 20, 2, 1]), 1000, "a.svg".as_ref());
     let line = |system: &str| {
         let line = text.lines().find(|line| line.contains(system));
         line.unwrap_or_else(|| panic!("no {system} in\n{text}"))
@@ -42,23 +42,26 @@ fn the_table_compares_each_system_with_tonic_and_has_a_verdict() {
     assert!(udp.contains("500 k/s    x10"), "{text}");
     assert!(udp.contains("2.00 us    x10"), "{text}");
     assert!(!line("tonic/grpc").contains('x'), "{text}");
-    assert!(text.contains("Every answer was right: 20000 calls"));
+    assert!(text.contains("Every answer was right: 24000 calls"));
     assert!(text.contains("Starling beat tonic on every workload over udp and shm"));
-    assert!(text.contains("ahead in 80 of 80 figures."));
+    assert!(text.contains("ahead in 100 of 100 figures."));
     assert!(text.contains("a.svg"));
 }
 
 #[test]
 fn the_verdict_names_the_figures_in_which_starling_is_behind() {
-    let text = report::text(&outcomes([2, 30, 20, 2, 2]), 1000, "a.svg".as_ref());
+    let text = report::text(&outcomes([2, 30, 4, 20, 2, 2]), 1000, "a.svg".as_ref());
     assert!(text.contains("Starling did NOT beat tonic on every workload over udp and shm"));
-    assert!(text.contains("ahead in 60 of 80 figures; not in"), "{text}");
+    assert!(
+        text.contains("ahead in 80 of 100 figures; not in"),
+        "{text}"
+    );
     assert!(text.contains("E on channel/shm: CPU/call x0.67"), "{text}");
 }
 
 #[test]
 fn a_longer_tail_latency_alone_does_not_change_the_verdict() {
-    let mut outcomes = outcomes([2, 1, 20, 2, 1]);
+    let mut outcomes = outcomes([2, 1, 4, 20, 2, 1]);
     outcomes[0].figures.latencies_ns.fill(1_000_000_000);
     let text = report::text(&outcomes, 1000, "a.svg".as_ref());
     assert!(text.contains("Starling beat tonic on every workload over udp and shm"));
@@ -67,8 +70,8 @@ fn a_longer_tail_latency_alone_does_not_change_the_verdict() {
 
 #[test]
 fn rows_have_the_documented_keys() {
-    let text = report::json(&outcomes([2, 1, 20, 2, 1]));
-    assert_eq!(text.lines().count(), 20 * 6);
+    let text = report::json(&outcomes([2, 1, 4, 20, 2, 1]));
+    assert_eq!(text.lines().count(), 24 * 6);
     for line in text.lines() {
         let row: serde_json::Value = serde_json::from_str(line).unwrap();
         let keys: Vec<&String> = row.as_object().unwrap().keys().collect();
@@ -79,8 +82,8 @@ fn rows_have_the_documented_keys() {
 
 #[test]
 fn the_plot_has_a_panel_for_each_workload_and_a_curve_for_each_system() {
-    let svg = plot::svg(&outcomes([2, 1, 2000, 1, 1]));
-    assert_eq!(svg.matches("<polyline").count(), 20);
+    let svg = plot::svg(&outcomes([2, 1, 4, 2000, 1, 1]));
+    assert_eq!(svg.matches("<polyline").count(), 24);
     for workload in Workload::YCSB {
         assert!(svg.contains(&format!("YCSB {workload}:")));
     }
@@ -89,6 +92,7 @@ fn the_plot_has_a_panel_for_each_workload_and_a_curve_for_each_system() {
         "channel/shm",
         "tonic/grpc",
         "local/udp",
+        "managed/udp",
         "stroke-dasharray",
         "99.99%",
         "1 us",

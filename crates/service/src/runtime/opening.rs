@@ -1,0 +1,83 @@
+//! How an application that calls out gets its route, and the links for its routes.
+
+use starling_endpoint::Status;
+use starling_io::PeerId;
+use starling_policy::Side;
+
+use super::identity::Identity;
+use super::links::LinkId;
+use super::routes::{Callers, Route, RouteId};
+use super::{Application, Runtime};
+use crate::device::DeviceKind;
+use crate::error::ServiceError;
+
+/// Devices by which one application calls, at most.
+const MAX_ADAPTERS: usize = 16;
+
+impl Runtime {
+    /// The route of a peer that makes its first request.
+    pub(super) fn open_route(&mut self, from: LinkId, peer: PeerId) -> Result<RouteId, Status> {
+        let entry = self.links.get_mut(from);
+        let peer_is = entry.map(|entry| entry.link.peer(peer));
+        let Some(peer_is) = peer_is.filter(|peer| peer.target().is_some()) else {
+            return Err(Status::unimplemented(
+                "the service reaches servers for applications, and this caller has not said which: set \
+                 STARLING_SERVICE, or call the server's own address",
+            ));
+        };
+        let target = peer_is.target().unwrap_or_default();
+        let kind =
+            DeviceKind::of(target).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let process = peer_is.process();
+        let pid = process.and_then(|process| process.pid);
+        let application = pid.map_or(Application::Peer(from, peer), Application::Process);
+        let user = process.and_then(|process| process.uid);
+        let identity = Identity::new(Side::Client, pid, user, target, &self.identities);
+        let share = self.accounts.open(application, &identity)?;
+        let link = match self.local_at(target) {
+            Some(local) => {
+                let kind = DeviceKind::of(&local.address);
+                let kind = kind.map_err(|error| Status::unavailable(error.to_string()))?;
+                self.adapter(application, &kind, &local.address)?
+            }
+            None => self.adapter(application, &kind, target)?,
+        };
+        let callers = Callers::Peer(from, peer);
+        let target = target.to_owned();
+        let route = Route::new(callers, target, link, application, identity, share);
+        if let Some(entry) = self.links.get_mut(link) {
+            entry.routes += 1;
+        }
+        Ok(self.routes.insert(route))
+    }
+
+    /// The link by which an application calls such addresses.
+    pub(super) fn adapter(
+        &mut self,
+        application: Application,
+        kind: &DeviceKind,
+        target: &str,
+    ) -> Result<LinkId, Status> {
+        let adapters = self.adapters.entry(application).or_default();
+        let reaches = |(opened, _): &&(String, LinkId)| {
+            DeviceKind::of(opened).is_ok_and(|of| of.scheme() == kind.scheme())
+                && kind.reaches(opened, target)
+        };
+        if let Some((_, link)) = adapters.iter().find(reaches) {
+            return Ok(*link);
+        }
+        if adapters.len() == MAX_ADAPTERS {
+            return Err(Status::resource_exhausted(format!(
+                "the service has {MAX_ADAPTERS} devices for this application already: use fewer interfaces, and \
+                 addresses with the same settings"
+            )));
+        }
+        let failed = |error: ServiceError| Status::unavailable(error.to_string());
+        let link = kind
+            .client(target, &self.clock, &self.config)
+            .map_err(failed)?;
+        let link = self.links.insert(link).map_err(failed)?;
+        adapters.push((target.to_owned(), link));
+        Ok(link)
+    }
+}
