@@ -6,8 +6,10 @@
 //! ```
 //!
 //! ```text
-//!  or      = and ("||" and)*                      compare = unary [("==" | "!=" | "<" | "<=" | ">" | ">=" | "in") unary]
-//!  and     = compare ("&&" compare)*              unary   = ("!" | "-") unary | postfix
+//!  or      = and ("||" and)*
+//!  and     = compare ("&&" compare)*
+//!  compare = unary [("==" | "!=" | "<" | "<=" | ">" | ">=" | "in") unary]
+//!  unary   = ("!" | "-") unary | postfix
 //!  primary = literal | list | "(" or ")" | "request" ("." field)+ | "metadata" "[" text "]"
 //!          | "has" "(" or ")" | "size" "(" or ")"
 //!  postfix = primary ["." ("startsWith" | "endsWith" | "contains" | "size") "(" [or] ")"]

@@ -44,9 +44,8 @@ impl Operator {
 
 /// An access control of a method.
 fn access(method: &str, side: &str, settings: &str) -> String {
-    format!(
-        r#"{{"name":"access","kind":"access-control","for":{{"side":"{side}","methods":["{method}"]}},"settings":{settings}}}"#
-    )
+    let scope = format!(r#"{{"side":"{side}","methods":["{method}"]}}"#);
+    format!(r#"{{"name":"access","kind":"access-control","for":{scope},"settings":{settings}}}"#)
 }
 
 fn refused(result: Result<(), Status>) -> Option<Code> {

@@ -92,90 +92,93 @@ fn what_is_not_there_has_the_default_of_its_type() {
     assert!(holds(all, &[]));
 }
 
+/// What is no condition, where, and why.
+const WRONG: &[(&str, usize, &str)] = &[
+    ("", 1, "the text ends, where a value"),
+    ("request.vip &&", 15, "the text ends"),
+    ("request.vip & true", 13, "write `&&`"),
+    ("request.vip | true", 13, "write `||`"),
+    ("request.vip = true", 13, "write `==`"),
+    ("request.vip true", 13, "`true` is here, where an operator"),
+    ("request", 8, "`.` and a field"),
+    ("name == 1", 1, "`name` is not known"),
+    (
+        "request.none",
+        1,
+        "hotel.Request has no field none: it has customerName, hotelId",
+    ),
+    ("request.guest.none", 1, "hotel.Guest has no field none"),
+    (
+        "request.customerName.x == 1",
+        1,
+        "is no message, and has no x",
+    ),
+    (
+        "request.others.name == ''",
+        1,
+        "hotel.Request.others is no message",
+    ),
+    (
+        "request.customerName == 1",
+        1,
+        "a string cannot be compared with an integer",
+    ),
+    ("request.vip > false", 1, "bools have no order"),
+    (
+        "request.roomNumber == 1.5",
+        1,
+        "an integer cannot be compared with a float",
+    ),
+    (
+        "request.customerName",
+        1,
+        "a string is here, where a bool is expected",
+    ),
+    (
+        "request.guest == 1",
+        1,
+        "a message cannot be compared with an integer",
+    ),
+    (
+        "request.customerName in ['a', 1]",
+        31,
+        "something else than a string",
+    ),
+    (
+        "1 in request.hotelId",
+        6,
+        "an integer cannot be in a repeated field",
+    ),
+    (
+        "request.customerName.lower() == ''",
+        22,
+        "there is no such function",
+    ),
+    (
+        "request.guest.key.contains(b'a')",
+        1,
+        "bytes cannot be found in bytes",
+    ),
+    ("size(request.vip) == 1", 6, "a bool has no size"),
+    ("has(1)", 5, "has(..) takes"),
+    ("'abc", 1, "the text does not end"),
+    ("'\\q' == ''", 2, "there is no such escape"),
+    ("'\\xff' == ''", 1, "it is no UTF-8"),
+    ("1x == 1", 1, "\"1x\" is no number"),
+    ("99999999999999999999999 == 1", 1, "is no number"),
+    ("# == 1", 1, "'#' has no meaning here"),
+    ("- request.roomNumber == 1", 3, "where a number is expected"),
+    ("metadata[1] == ''", 10, "a key in quotes"),
+    ("metadata == ''", 1, "all metadata cannot be compared"),
+];
+
 #[test]
 fn what_is_no_condition_is_refused_with_its_place() {
     let method = method();
-    for (condition, at, problem) in [
-        ("", 1, "the text ends, where a value"),
-        ("request.vip &&", 15, "the text ends"),
-        ("request.vip & true", 13, "write `&&`"),
-        ("request.vip | true", 13, "write `||`"),
-        ("request.vip = true", 13, "write `==`"),
-        ("request.vip true", 13, "`true` is here, where an operator"),
-        ("request", 8, "`.` and a field"),
-        ("name == 1", 1, "`name` is not known"),
-        (
-            "request.none",
-            1,
-            "hotel.Request has no field none: it has customerName, hotelId",
-        ),
-        ("request.guest.none", 1, "hotel.Guest has no field none"),
-        (
-            "request.customerName.x == 1",
-            1,
-            "is no message, and has no x",
-        ),
-        (
-            "request.others.name == ''",
-            1,
-            "hotel.Request.others is no message",
-        ),
-        (
-            "request.customerName == 1",
-            1,
-            "a string cannot be compared with an integer",
-        ),
-        ("request.vip > false", 1, "bools have no order"),
-        (
-            "request.roomNumber == 1.5",
-            1,
-            "an integer cannot be compared with a float",
-        ),
-        (
-            "request.customerName",
-            1,
-            "a string is here, where a bool is expected",
-        ),
-        (
-            "request.guest == 1",
-            1,
-            "a message cannot be compared with an integer",
-        ),
-        (
-            "request.customerName in ['a', 1]",
-            31,
-            "something else than a string",
-        ),
-        (
-            "1 in request.hotelId",
-            6,
-            "an integer cannot be in a repeated field",
-        ),
-        (
-            "request.customerName.lower() == ''",
-            22,
-            "there is no such function",
-        ),
-        (
-            "request.guest.key.contains(b'a')",
-            1,
-            "bytes cannot be found in bytes",
-        ),
-        ("size(request.vip) == 1", 6, "a bool has no size"),
-        ("has(1)", 5, "has(..) takes"),
-        ("'abc", 1, "the text does not end"),
-        ("'\\q' == ''", 2, "there is no such escape"),
-        ("'\\xff' == ''", 1, "it is no UTF-8"),
-        ("1x == 1", 1, "\"1x\" is no number"),
-        ("99999999999999999999999 == 1", 1, "is no number"),
-        ("# == 1", 1, "'#' has no meaning here"),
-        ("- request.roomNumber == 1", 3, "where a number is expected"),
-        ("metadata[1] == ''", 10, "a key in quotes"),
-        ("metadata == ''", 1, "all metadata cannot be compared"),
-    ] {
+    for (condition, at, problem) in WRONG {
         let error = compile(condition, &method).expect_err(condition);
         assert!(error.problem.contains(problem), "{condition}: {error}");
-        assert_eq!(error.at, at, "{condition}: {error}");
+        assert_eq!(error.at, *at, "{condition}: {error}");
     }
 }
 
