@@ -51,7 +51,7 @@ const IN_FLIGHT_LIVE: usize = 4;
 /// How often each change is made.
 const CHANGES: usize = 100;
 /// How long the callers are watched around a change.
-const WATCHED: Duration = Duration::from_millis(5);
+const WATCHED: Duration = Duration::from_millis(20);
 
 /// The policies that are measured, and their settings.
 const POLICIES: [(&str, &str); 3] = [

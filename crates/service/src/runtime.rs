@@ -45,7 +45,7 @@ use self::leaving::Leaving;
 use self::links::{LinkId, Links};
 use self::policies::Policies;
 use self::poller::{Poller, RuntimeWaker};
-use self::reading::Asking;
+use self::reading::{Asking, is_own};
 use self::resolving::{Resolving, Wanted};
 use self::routes::{Callers, RouteId, RouteState, Routes};
 use crate::error::ServiceError;
@@ -462,9 +462,9 @@ impl Runtime {
     // ---- ends of calls ----
 
     fn finish(&mut self, ended: Ended) {
-        let Err(ended) = self.handle_own(ended) else {
-            return;
-        };
+        if is_own(&ended) {
+            return self.handle_own(ended);
+        }
         let Some(forwarded) = self.calls.remove(ended.tag) else {
             return;
         };

@@ -27,8 +27,6 @@ pub(super) struct Accounts {
     applications: HashMap<(Side, Application), Weak<Account>>,
     users: HashMap<(Side, Option<u32>), Weak<Account>>,
     pub(super) refused: Refused,
-    /// Datapaths so far.
-    datapaths: u64,
 }
 
 impl Accounts {
@@ -38,7 +36,6 @@ impl Accounts {
             applications: HashMap::new(),
             users: HashMap::new(),
             refused: Refused::default(),
-            datapaths: 0,
         }
     }
 
@@ -72,9 +69,8 @@ impl Accounts {
                 Some(of_user),
             )
         });
-        self.datapaths += 1;
         account
-            .open(self.datapaths)
+            .open(identity.datapath.id)
             .map_err(|exceeded| self.count(exceeded))
     }
 

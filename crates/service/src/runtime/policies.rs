@@ -10,12 +10,12 @@
 //! A request passes the policies that its open route has when it comes there. One that is detached meanwhile lets go of
 //! what it holds.
 
+mod held;
 mod recorded;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use slab::Slab;
 use starling_endpoint::{MethodId, Status};
@@ -25,6 +25,7 @@ use starling_policy::{
     MethodSchema, PolicyEngine, PolicyRequest, PolicySpec, RestoreError, Verdict,
 };
 
+use self::held::{FIRST_TIMED, Held, HeldKey};
 use super::Runtime;
 use super::given_up::GivenUp;
 use super::identity::Identity;
@@ -73,6 +74,19 @@ impl Counts {
         self.delayed += 1;
         self.held += 1;
     }
+}
+
+/// What becomes of a request that asks its policies.
+enum Passage {
+    /// They let it pass.
+    On,
+    Held {
+        by: PolicyId,
+        until_ns: u64,
+    },
+    /// The schema by which one reads it is not there yet.
+    Unread,
+    Refused(Status),
 }
 
 struct Attached {
@@ -131,22 +145,6 @@ impl Attached {
     fn applies_to(&self, method: MethodId) -> bool {
         self.methods.is_empty() || self.methods.binary_search(&method).is_ok()
     }
-}
-
-/// When a request is due, and its number among those that are due then: the first comes first. Those that go behind
-/// others are due at 0.
-type HeldKey = (u64, u64);
-/// The first key of requests that do not go behind others.
-const FIRST_TIMED: HeldKey = (1, 0);
-/// So many bytes of requests go on each round that go behind others, and at least one request.
-const BYTES_BEHIND: usize = 64 << 10;
-
-/// A request that a policy holds back.
-struct Held {
-    by: PolicyId,
-    since_ns: u64,
-    route: RouteId,
-    arrived: Arrived,
 }
 
 /// All policies of a runtime.
@@ -298,58 +296,9 @@ impl Policies {
         }
     }
 
-    /// When a request that is held is due.
-    pub(super) fn due_ns(&self) -> Option<u64> {
-        let ((due_ns, _), _) = self.held.first_key_value()?;
-        Some(*due_ns)
-    }
-
     fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
-    }
-
-    fn hold(&mut self, until_ns: u64, mut held: Held) {
-        let key = (until_ns, self.number());
-        let waker = self.given_up.waker(key);
-        self.given_up.watch(&mut held.arrived.reply, &waker, key);
-        self.held.insert(key, held);
-    }
-
-    fn take(&mut self, key: HeldKey) -> Option<Held> {
-        let held = self.held.remove(&key)?;
-        if let Some(attached) = self.get_mut(held.by) {
-            attached.counts.held -= 1;
-        }
-        Some(held)
-    }
-
-    /// Takes out a request whose time has come, or whose caller has given up.
-    fn take_over(&mut self) -> Option<Held> {
-        while let Some(key) = self.given_up.pop() {
-            // It may have gone on already.
-            if let Some(held) = self.take(key) {
-                return Some(held);
-            }
-        }
-        let (key, _) = self.held.range(FIRST_TIMED..).next()?;
-        match *key {
-            key if key.0 <= self.now_ns => self.take(key),
-            _ => None,
-        }
-    }
-
-    /// Takes out a request that goes behind all others.
-    fn take_behind(&mut self) -> Option<Held> {
-        let (key, _) = self.held.range(..FIRST_TIMED).next()?;
-        self.take(*key)
-    }
-
-    /// Takes out the requests that are held for a reason, in order.
-    fn take_held(&mut self, is_wanted: impl Fn(&Self, &Held) -> bool) -> Vec<Held> {
-        let wanted = self.held.iter().filter(|(_, held)| is_wanted(self, held));
-        let keys: Vec<HeldKey> = wanted.map(|(key, _)| *key).collect();
-        keys.into_iter().filter_map(|key| self.take(key)).collect()
     }
 }
 
@@ -403,66 +352,62 @@ impl Runtime {
 
     /// Has a request pass the policies that it has not passed.
     pub(super) fn pass(&mut self, id: RouteId, mut arrived: Arrived) {
-        let now_ns = self.policies.now_ns;
+        match self.ask_all(id, &mut arrived) {
+            Passage::On => self.forward(id, arrived),
+            Passage::Held { by, until_ns } => self.hold(id, by, until_ns, arrived),
+            Passage::Unread => self.wait_for_schema(id, arrived),
+            Passage::Refused(status) => {
+                if let Some(from) = self.routes.get(id).map(|route| route.from()) {
+                    self.refuse(from, arrived, status);
+                }
+            }
+        }
+    }
+
+    /// Asks the policies that a request has not passed, until one does not let it pass.
+    fn ask_all(&mut self, id: RouteId, arrived: &mut Arrived) -> Passage {
+        let (method, now_ns) = (arrived.request.method, self.policies.now_ns);
         while let Some(Step { policy: of, .. }) = arrived.passed.next() {
-            let (of, method) = (*of, arrived.request.method);
+            let of = *of;
             let attached = self.policies.get_mut(of);
             let Some(attached) = attached.filter(|attached| attached.applies_to(method)) else {
                 arrived.passed.advance();
                 continue;
             };
             let verdict = match attached.reads {
-                false => attached.ask(now_ns, &mut arrived, None),
-                true => match self.ask_reader(of, id, &mut arrived) {
+                false => attached.ask(now_ns, arrived, None),
+                true => match self.ask_reader(of, id, arrived) {
                     Some(verdict) => verdict,
-                    None => return self.wait_for_schema(id, arrived),
+                    None => return Passage::Unread,
                 },
             };
             let Some(attached) = self.policies.get_mut(of) else {
                 continue;
             };
-            match verdict {
+            let until_ns = match verdict {
                 Verdict::Pass => {
                     attached.counts.passed += 1;
                     arrived.passed.advance();
+                    continue;
                 }
                 Verdict::Hold(until_ns) => {
-                    attached.counts.hold();
                     // It has decided: the request goes on with the next one, at its deadline to hear that it is over.
                     let deadline = arrived.request.options.timeout;
                     let deadline_ns = deadline.map_or(u64::MAX, |timeout| {
                         now_ns.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
                     });
-                    let until_ns = until_ns.min(deadline_ns).max(FIRST_TIMED.0);
-                    return self.hold(id, of, until_ns, arrived);
+                    until_ns.min(deadline_ns).max(FIRST_TIMED.0)
                 }
-                Verdict::Behind => {
-                    attached.counts.hold();
-                    return self.hold(id, of, 0, arrived);
-                }
+                Verdict::Behind => 0,
                 Verdict::Refuse(status) => {
                     attached.counts.refused += 1;
-                    let from = self.routes.get(id).map(|route| route.from());
-                    if let Some(from) = from {
-                        self.refuse(from, arrived, status);
-                    }
-                    return;
+                    return Passage::Refused(status);
                 }
-            }
+            };
+            attached.counts.hold();
+            return Passage::Held { by: of, until_ns };
         }
-        self.forward(id, arrived);
-    }
-
-    /// A policy holds a request, until a time.
-    fn hold(&mut self, route: RouteId, by: PolicyId, until_ns: u64, mut arrived: Arrived) {
-        arrived.passed.advance();
-        let held = Held {
-            by,
-            since_ns: self.policies.now_ns,
-            route,
-            arrived,
-        };
-        self.policies.hold(until_ns, held);
+        Passage::On
     }
 
     /// Asks a policy that looks into requests. `None`: the schema is not there yet.
@@ -496,62 +441,6 @@ impl Runtime {
         if let Some(route) = self.routes.get_mut(id) {
             route.reading.push(arrived);
         }
-    }
-
-    /// Has the requests go on whose time has come, and ends those whose callers have given up. Returns whether there
-    /// were any.
-    pub(super) fn release_held(&mut self) -> bool {
-        if self.policies.held.is_empty() {
-            return false;
-        }
-        let mut any = false;
-        while let Some(held) = self.policies.take_over() {
-            any = true;
-            self.resume(held);
-        }
-        let mut bytes = 0;
-        while bytes < BYTES_BEHIND
-            && let Some(held) = self.policies.take_behind()
-        {
-            any = true;
-            bytes += held.arrived.request.body().len();
-            self.resume(held);
-        }
-        any
-    }
-
-    fn resume(&mut self, held: Held) {
-        let Held {
-            since_ns,
-            route,
-            mut arrived,
-            ..
-        } = held;
-        let took = Duration::from_nanos(self.policies.now_ns.saturating_sub(since_ns));
-        let timeout = &mut arrived.request.options.timeout;
-        *timeout = timeout.map(|timeout| timeout.saturating_sub(took));
-        let is_late = *timeout == Some(Duration::ZERO);
-        let over = match arrived.reply.cancellation().status() {
-            // Its caller no longer waits.
-            Some(why) => why,
-            None if is_late => Status::deadline_exceeded(
-                "the deadline came while a policy of the service held the call; it did not run",
-            ),
-            None => return self.pass(route, arrived),
-        };
-        if let Some(from) = self.routes.get(route).map(|route| route.from()) {
-            self.refuse(from, arrived, over);
-        }
-    }
-
-    /// The requests of a route that policies hold, which ends.
-    pub(super) fn take_held_of(&mut self, route: RouteId) -> Vec<Arrived> {
-        if self.policies.held.is_empty() {
-            return Vec::new();
-        }
-        let of_route = |_: &Policies, held: &Held| held.route == route;
-        let held = self.policies.take_held(of_route);
-        held.into_iter().map(|held| held.arrived).collect()
     }
 
     /// The policies of a runtime that has not begun.

@@ -37,6 +37,12 @@ const MAX_READ: usize = 16 << 20;
 /// Memory beyond it is not kept.
 const MAX_KEPT: usize = 64 << 10;
 
+/// Whether a call that is over was one of the service's own.
+#[inline]
+pub(super) fn is_own(ended: &Ended) -> bool {
+    ended.tag & OWN_CALL != 0
+}
+
 /// What a route knows of a method of its server.
 #[derive(Debug)]
 pub(super) enum Known {
@@ -167,14 +173,10 @@ impl Runtime {
         Ok(())
     }
 
-    /// Whether a call that is over was one of the service's own. Takes in what it brought.
-    pub(super) fn handle_own(&mut self, ended: Ended) -> Result<(), Ended> {
-        if ended.tag & OWN_CALL == 0 {
-            return Err(ended);
-        }
-        let tag = ended.tag;
-        let Some(question) = self.asking.calls.remove(&tag) else {
-            return Ok(());
+    /// A call of the service's own is over: takes in what it brought.
+    pub(super) fn handle_own(&mut self, ended: Ended) {
+        let Some(question) = self.asking.calls.remove(&ended.tag) else {
+            return;
         };
         let Question {
             route: id,
@@ -184,7 +186,7 @@ impl Runtime {
         let described = self.described(&path, ended);
         let until_ns = self.clock.now_ns() + PAUSE_NS;
         let Some(route) = self.routes.get_mut(id) else {
-            return Ok(());
+            return;
         };
         let known = match described {
             Ok(schema) => Known::Is(schema),
@@ -196,7 +198,6 @@ impl Runtime {
         for arrived in ready {
             self.pass(id, arrived);
         }
-        Ok(())
     }
 
     /// The method, as the server has described it.
