@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
 use starling_call::Cancellation;
 use starling_proto::RequestId;
 
@@ -26,7 +27,7 @@ struct Entry {
 
 #[derive(Debug)]
 pub(crate) struct Pending {
-    requests: HashMap<RequestId, Entry>,
+    requests: HashMap<RequestId, Entry, RandomState>,
     timers: Timers,
     /// The requests with a deadline, by its key.
     deadlines: Slab<RequestId>,
@@ -47,7 +48,7 @@ impl Pending {
         Self {
             // A table that is more than half full of live and removed entries may grow; one with so few live
             // ones cleans up in place.
-            requests: HashMap::with_capacity(FEW),
+            requests: HashMap::with_capacity_and_hasher(FEW, RandomState::default()),
             timers: Timers::default(),
             deadlines: Slab::new(usize::MAX),
             room,
