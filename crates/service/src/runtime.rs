@@ -234,6 +234,7 @@ impl Runtime {
                 is_idle &= !self.end_left();
             }
             is_idle &= !self.release_held();
+            is_idle &= !self.release_read();
             rounds_since_look += 1;
             if !is_idle && rounds_since_look < ROUNDS_PER_LOOK {
                 continue;
@@ -484,8 +485,10 @@ impl Runtime {
         };
         let result = match (ended.result, reply.cancellation().status()) {
             (Ok(response), _) => {
+                // Another route may have its number by now.
                 if let Some(id) = stream.filter(|_| response.stream().is_some())
                     && let Some(route) = self.routes.get_mut(route)
+                    && route.from() == from
                 {
                     route.streams.insert((method, id));
                 }

@@ -4,9 +4,16 @@ mod mesh;
 #[path = "../../starling/tests/common/store.rs"]
 mod store;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
 use mesh::{Mesh, direct, echo_at, exercise};
 use starling::managed::{ListRequest, OperatorClient, PolicyChange, SchemaAddition};
-use starling::{CallOptions, Channel, Code, Compression, Server, ServerHandle, Status};
+use starling::{
+    CallOptions, Channel, Code, Compression, NestedContext, Request, Server, ServerHandle, Status,
+    StreamReceiver, StreamSender,
+};
 use starling_sample_services::api::bench::{ECHO_SERVICE, EchoClient, Payload};
 use starling_test_protos::{v1, v2};
 
@@ -310,4 +317,87 @@ fn a_server_without_the_method_says_so() {
         .wait()
         .expect_err("no such service");
     assert_eq!(refused(Err(status)), Some(Code::Unimplemented));
+}
+
+/// Adds up what is put, and keeps its dispatch thread while it is told to.
+struct Busy {
+    begun: mpsc::Sender<()>,
+    until: Mutex<mpsc::Receiver<()>>,
+    put: AtomicU64,
+}
+
+impl v1::Store for Busy {
+    fn put(
+        &self,
+        request: Request<'_, v1::PutRequest>,
+        mut response: v1::PutResponseMut<'_>,
+    ) -> Result<(), Status> {
+        let bytes = request.message().value().len() as u64;
+        response.set_size(self.put.fetch_add(bytes, Ordering::Relaxed) + bytes);
+        Ok(())
+    }
+
+    fn size(
+        &self,
+        _: Request<'_, v1::SizeRequest>,
+        _: v1::SizeResponseMut<'_>,
+    ) -> Result<(), Status> {
+        self.begun.send(()).expect("the test waits");
+        // The test may have failed.
+        let _ = self.until.lock().expect("no panics").recv();
+        Ok(())
+    }
+
+    async fn put_all(
+        self: Arc<Self>,
+        _: NestedContext,
+        _: StreamReceiver<v1::PutRequest>,
+        _: StreamSender<v1::PutResponse>,
+    ) -> Result<(), Status> {
+        Err(Status::unimplemented("not here"))
+    }
+}
+
+/// A server that is busy does not say what its methods are: a call that waits for that ends at its deadline.
+#[test]
+fn a_call_whose_deadline_comes_while_the_schema_is_asked_for_does_not_run() {
+    let mesh = Mesh::start();
+    let operator = Operator::of(&mesh);
+    let (begun, has_begun) = mpsc::channel();
+    let (release, until) = mpsc::channel();
+    let busy = Busy {
+        begun,
+        until: Mutex::new(until),
+        put: AtomicU64::new(0),
+    };
+    let server = Server::builder().direct().bind("udp://127.0.0.1:0");
+    let server = server
+        .expect("an address")
+        .add_service(v1::StoreServer::new(busy));
+    let server = server.build().expect("a server").spawn().expect("threads");
+    let client = v1::StoreClient::new(mesh.channel(server.address()));
+    let put = v1::PutRequest::new().with_key("a").with_value(b"12345");
+    let size = client.put(&put).wait().expect("no policy").message().size();
+    assert_eq!(size, 5);
+    operator
+        .add_schema(v1::STORE_SERVICE.schema)
+        .expect("a schema");
+    let policy = access(
+        "store.Store/Put",
+        "client",
+        r#"{"allow":"request.key == 'a'"}"#,
+    );
+    operator.attach(&policy).expect("a policy");
+
+    let other = v1::StoreClient::new(direct(server.address()));
+    let keeps = std::thread::spawn(move || other.size(&v1::SizeRequest::new()).wait().map(drop));
+    has_begun.recv().expect("the server runs");
+    let options = CallOptions::with_timeout(Duration::from_millis(50));
+    let late = client.clone().with_options(options).put(&put).wait();
+    let late = late.expect_err("the server is busy");
+    assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
+    release.send(()).expect("the server runs");
+    keeps.join().expect("no panic").expect("it was released");
+    let size = client.put(&put).wait().expect("a value that may pass");
+    assert_eq!(size.message().size(), 10, "the late one did not run");
 }

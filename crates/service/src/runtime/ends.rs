@@ -17,8 +17,9 @@ impl Runtime {
         let from = route.from();
         self.asking.forget(&route.known);
         let held = self.take_held_of(id);
-        let waiting = route.waiting.into_iter().chain(route.reading);
-        for arrived in waiting.chain(held) {
+        let waiting = route.waiting.into_iter();
+        let reading = route.reading.into_iter().map(|reading| reading.arrived);
+        for arrived in waiting.chain(reading).chain(held) {
             let status =
                 Status::unavailable("the service no longer reaches the server for this caller");
             self.refuse(from, arrived, status);

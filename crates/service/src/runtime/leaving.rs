@@ -35,7 +35,8 @@ impl Runtime {
         route.state = RouteState::Leaving;
         let callers = route.callers;
         let waiting = std::mem::take(&mut route.waiting);
-        let reading = std::mem::take(&mut route.reading);
+        let reading = std::mem::take(&mut route.reading).into_iter();
+        let reading = reading.map(|reading| reading.arrived);
         self.drain_callers(callers);
         let held = self.take_held_of(id);
         for arrived in waiting.into_iter().chain(reading).chain(held) {

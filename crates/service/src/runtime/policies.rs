@@ -86,6 +86,8 @@ enum Passage {
     },
     /// The schema by which one reads it is not there yet.
     Unread,
+    /// Its server shuts down.
+    Leaves,
     Refused(Status),
 }
 
@@ -356,6 +358,11 @@ impl Runtime {
             Passage::On => self.forward(id, arrived),
             Passage::Held { by, until_ns } => self.hold(id, by, until_ns, arrived),
             Passage::Unread => self.wait_for_schema(id, arrived),
+            Passage::Leaves => {
+                if let Some(from) = self.routes.get(id).map(|route| route.from()) {
+                    self.refuse_leaving(from, arrived);
+                }
+            }
             Passage::Refused(status) => {
                 if let Some(from) = self.routes.get(id).map(|route| route.from()) {
                     self.refuse(from, arrived, status);
@@ -377,8 +384,8 @@ impl Runtime {
             let verdict = match attached.reads {
                 false => attached.ask(now_ns, arrived, None),
                 true => match self.ask_reader(of, id, arrived) {
-                    Some(verdict) => verdict,
-                    None => return Passage::Unread,
+                    Ok(verdict) => verdict,
+                    Err(passage) => return passage,
                 },
             };
             let Some(attached) = self.policies.get_mut(of) else {
@@ -410,8 +417,13 @@ impl Runtime {
         Passage::On
     }
 
-    /// Asks a policy that looks into requests. `None`: the schema is not there yet.
-    fn ask_reader(&mut self, of: PolicyId, id: RouteId, arrived: &mut Arrived) -> Option<Verdict> {
+    /// Asks a policy that looks into requests, if the schema is there.
+    fn ask_reader(
+        &mut self,
+        of: PolicyId,
+        id: RouteId,
+        arrived: &mut Arrived,
+    ) -> Result<Verdict, Passage> {
         let method = arrived.request.method;
         let now_ns = self.policies.now_ns;
         let readable = match self.readable(id, method, now_ns) {
@@ -424,23 +436,18 @@ impl Runtime {
         };
         let schema = match readable {
             Readable::By(schema) => schema,
-            Readable::Later | Readable::Unasked => return None,
-            Readable::Never(status) => return Some(Verdict::Refuse(status)),
+            Readable::Later | Readable::Unasked => return Err(Passage::Unread),
+            Readable::Leaves => return Err(Passage::Leaves),
+            Readable::Never(status) => return Ok(Verdict::Refuse(status)),
         };
         let mut scratch = std::mem::take(&mut self.policies.scratch);
-        let verdict = self
-            .policies
-            .get_mut(of)
-            .map(|attached| attached.ask(now_ns, arrived, Some((&schema, &mut scratch))));
+        let verdict = match self.policies.get_mut(of) {
+            Some(attached) => attached.ask(now_ns, arrived, Some((&schema, &mut scratch))),
+            None => Verdict::Pass,
+        };
         scratch.trim();
         self.policies.scratch = scratch;
-        verdict
-    }
-
-    fn wait_for_schema(&mut self, id: RouteId, arrived: Arrived) {
-        if let Some(route) = self.routes.get_mut(id) {
-            route.reading.push(arrived);
-        }
+        Ok(verdict)
     }
 
     /// The policies of a runtime that has not begun.
@@ -463,6 +470,8 @@ impl Runtime {
         for route in self.routes.iter_mut() {
             route.chain = self.policies.chain(route);
         }
+        // The policy for which a request waits may be gone.
+        self.look_at_waiting();
         let is_let_go = |policies: &Policies, held: &Held| {
             !policies.order.contains(&held.by) || changed.contains(&held.by)
         };

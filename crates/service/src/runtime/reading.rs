@@ -7,7 +7,7 @@
 //! So a policy sees values as the server understands them, whatever the application says. A route asks once for each
 //! method and session.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use foldhash::fast::RandomState;
 use starling::Message;
 use starling::reflection::{BindRequest, BindResponse, REFLECTION_SERVICE};
 use starling_compress::Algorithm;
-use starling_endpoint::{CallOptions, Code, Encoding, MethodId, Status};
+use starling_endpoint::{CallError, CallOptions, Code, Encoding, MethodId, Status, unsent_message};
 use starling_io::Clock;
-use starling_message::protobuf;
+use starling_message::protobuf::{self, DecodeLimits};
 use starling_message::{Arena, Reader, validate};
 use starling_policy::{MethodSchema, PolicyMessage};
 
 use super::Runtime;
 use super::routes::RouteId;
-use crate::forwarded::ForwardedRequest;
+use crate::forwarded::{CallResult, ForwardedRequest};
 use crate::link::{Arrived, Ended};
 
 /// Set in the tags of the service's own calls. Those of forwarded ones are places in a table.
@@ -33,9 +33,13 @@ const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// After a failure, calls of the method fail at once for so long.
 const PAUSE_NS: u64 = 1_000_000_000;
 /// The longest request that policies look into, in bytes of memory.
-const MAX_READ: usize = 16 << 20;
+const MAX_READ: usize = 4 << 20;
+/// What one byte of protobuf may become, when it is read.
+const DECODE_FACTOR: usize = 64;
 /// Memory beyond it is not kept.
 const MAX_KEPT: usize = 64 << 10;
+/// So many bytes of requests that have waited for a schema are read each round.
+const BYTES_READ: usize = 256 << 10;
 
 /// Whether a call that is over was one of the service's own.
 #[inline]
@@ -59,11 +63,20 @@ pub(super) enum Known {
 /// What a route knows of its server's methods, in this session.
 pub(super) type KnownMethods = HashMap<MethodId, Known, RandomState>;
 
+/// A request that waits for a schema.
+#[derive(Debug)]
+pub(super) struct Reading {
+    since_ns: u64,
+    pub(super) arrived: Arrived,
+}
+
 /// The schemas that servers are asked for.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
     calls: HashMap<u64, Question>,
     next: u64,
+    /// Routes whose waiting requests are to be looked at.
+    ready: VecDeque<RouteId>,
 }
 
 #[derive(Debug)]
@@ -107,6 +120,8 @@ pub(super) enum Readable {
     /// It has to wait for the schema.
     Later,
     Never(Status),
+    /// The server shuts down: it is to be made elsewhere.
+    Leaves,
     /// The server has not been asked, or is to be asked again.
     Unasked,
 }
@@ -135,13 +150,13 @@ impl Runtime {
         let nameless =
             || Status::internal("a policy looks into a method that its scope does not name");
         let asked = path.ok_or_else(nameless);
-        match asked.and_then(|path| self.ask(id, method, path)) {
-            Ok(()) => Readable::Later,
+        match asked {
+            Ok(path) => self.ask(id, method, path).unwrap_or_else(Readable::Never),
             Err(status) => Readable::Never(status),
         }
     }
 
-    fn ask(&mut self, id: RouteId, method: MethodId, path: String) -> Result<(), Status> {
+    fn ask(&mut self, id: RouteId, method: MethodId, path: String) -> Result<Readable, Status> {
         let gone = || Status::unavailable("the service no longer reaches the server");
         let route = self.routes.get(id).ok_or_else(gone)?;
         let session = route.session().ok_or_else(gone)?;
@@ -159,8 +174,11 @@ impl Runtime {
         self.asking.next += 1;
         let tag = OWN_CALL | self.asking.next;
         let entry = self.links.awake(link).ok_or_else(gone)?;
-        let made = entry.link.call(session, request, tag);
-        made.map_err(|error| self.not_made(id, error))?;
+        match entry.link.call(session, request, tag) {
+            Ok(_) => {}
+            Err(CallError::Draining) => return Ok(Readable::Leaves),
+            Err(error) => return Err(self.not_made(id, error)),
+        }
         let question = Question {
             route: id,
             method,
@@ -170,7 +188,7 @@ impl Runtime {
         if let Some(route) = self.routes.get_mut(id) {
             route.known.insert(method, Known::Asked(tag));
         }
-        Ok(())
+        Ok(Readable::Later)
     }
 
     /// A call of the service's own is over: takes in what it brought.
@@ -183,25 +201,69 @@ impl Runtime {
             method,
             path,
         } = question;
-        let described = self.described(&path, ended);
+        // The server shuts down: whoever asks again hears of it.
+        let mut result = ended.result;
+        let is_unsent = (result.as_mut().err()).is_some_and(|it| unsent_message(it).is_some());
+        let described = self.described(&path, result);
         let until_ns = self.clock.now_ns() + PAUSE_NS;
         let Some(route) = self.routes.get_mut(id) else {
             return;
         };
-        let known = match described {
-            Ok(schema) => Known::Is(schema),
-            Err(status) => Known::Fails { until_ns, status },
+        match described {
+            Ok(schema) => route.known.insert(method, Known::Is(schema)),
+            Err(_) if is_unsent => route.known.remove(&method),
+            Err(status) => route
+                .known
+                .insert(method, Known::Fails { until_ns, status }),
         };
-        route.known.insert(method, known);
-        let is_ready = |arrived: &mut Arrived| arrived.request.method == method;
-        let ready: Vec<Arrived> = route.reading.extract_if(.., is_ready).collect();
-        for arrived in ready {
-            self.pass(id, arrived);
+        self.asking.ready.push_back(id);
+    }
+
+    pub(super) fn wait_for_schema(&mut self, id: RouteId, arrived: Arrived) {
+        if let Some(route) = self.routes.get_mut(id) {
+            let since_ns = self.clock.now_ns();
+            route.reading.push(Reading { since_ns, arrived });
         }
     }
 
+    /// All requests that wait for a schema are asked again whether they have to.
+    pub(super) fn look_at_waiting(&mut self) {
+        let waiting = self.routes.waiting_for_schemas();
+        self.asking.ready.extend(waiting);
+    }
+
+    /// Has requests go on that have waited for a schema, a bounded number of bytes each round. Returns whether there
+    /// were any.
+    pub(super) fn release_read(&mut self) -> bool {
+        let (mut bytes, mut any) = (0, false);
+        while bytes < BYTES_READ
+            && let Some(id) = self.asking.ready.pop_front()
+        {
+            let Some(route) = self.routes.get_mut(id) else {
+                continue;
+            };
+            let mut waiting = std::mem::take(&mut route.reading).into_iter();
+            while bytes < BYTES_READ
+                && let Some(Reading { since_ns, arrived }) = waiting.next()
+            {
+                any = true;
+                bytes += work_of(&arrived);
+                self.go_on(id, since_ns, arrived);
+            }
+            if waiting.len() > 0
+                && let Some(route) = self.routes.get_mut(id)
+            {
+                // Behind them stand those that have to wait for another schema.
+                let again = std::mem::take(&mut route.reading);
+                route.reading = waiting.chain(again).collect();
+                self.asking.ready.push_back(id);
+            }
+        }
+        any
+    }
+
     /// The method, as the server has described it.
-    fn described(&self, path: &str, ended: Ended) -> Result<Arc<MethodSchema>, Status> {
+    fn described(&self, path: &str, result: CallResult) -> Result<Arc<MethodSchema>, Status> {
         let failed = |code: Code, problem: &str| {
             let text = format!(
                 "{path}: a policy of this service looks into requests, and the server cannot be asked for its \
@@ -209,10 +271,14 @@ impl Runtime {
             );
             Status::new(code, text)
         };
-        let response = ended.result.map_err(|status| {
+        let response = result.map_err(|status| {
             let code = match status.code() {
-                code @ (Code::Unimplemented | Code::Unavailable) => code,
-                _ => Code::FailedPrecondition,
+                Code::Unimplemented => Code::Unimplemented,
+                Code::InvalidArgument | Code::FailedPrecondition | Code::PermissionDenied => {
+                    Code::FailedPrecondition
+                }
+                // It is busy, or gone.
+                _ => Code::Unavailable,
             };
             failed(code, status.message())
         })?;
@@ -228,6 +294,17 @@ impl Runtime {
                 "it is a streaming method, whose items policies cannot read",
             )),
         }
+    }
+}
+
+/// The bytes that it takes to read a request, roughly.
+fn work_of(arrived: &Arrived) -> usize {
+    let options = &arrived.request.options;
+    let body = arrived.request.body().len();
+    let len = options.coding.compressed.map_or(body, |it| it.len as usize);
+    match options.encoding {
+        Encoding::Native => len,
+        Encoding::Protobuf => 8 * len,
     }
 }
 
@@ -287,7 +364,11 @@ pub(super) fn open<'a>(
         Encoding::Protobuf => {
             decoded.clear();
             let mut arena = Arena::begin(std::mem::take(decoded), layout);
-            let done = protobuf::decode(layout, body, &mut arena, MAX_READ);
+            let limits = DecodeLimits {
+                factor: DECODE_FACTOR,
+                ..DecodeLimits::from(MAX_READ)
+            };
+            let done = protobuf::decode(layout, body, &mut arena, limits);
             // The memory is used again, whatever it holds.
             *decoded = arena.into_parts().0;
             done.map_err(|error| malformed(&error))?;

@@ -23,7 +23,7 @@ use starling_io::PeerId;
 use super::Application;
 use super::identity::Identity;
 use super::links::LinkId;
-use super::reading::KnownMethods;
+use super::reading::{KnownMethods, Reading};
 use super::streams::Streams;
 use crate::ROOT;
 use crate::account::DatapathShare;
@@ -112,7 +112,7 @@ pub(super) struct Route {
     /// Methods of the server that policies look into, in this session.
     pub(super) known: KnownMethods,
     /// Requests that wait for a schema.
-    pub(super) reading: Vec<Arrived>,
+    pub(super) reading: Vec<Reading>,
     pub(super) share: Arc<DatapathShare>,
     failures: u32,
 }
@@ -261,6 +261,12 @@ impl Routes {
             .filter(of_link)
             .map(|(id, _)| id)
             .collect()
+    }
+
+    /// The routes with requests that wait for a schema.
+    pub(super) fn waiting_for_schemas(&self) -> Vec<RouteId> {
+        let waits = |(_, route): &(RouteId, &Route)| !route.reading.is_empty();
+        self.table.iter().filter(waits).map(|(id, _)| id).collect()
     }
 
     /// The routes that have to do with a link.

@@ -118,12 +118,17 @@ impl Runtime {
     }
 
     pub(super) fn resume(&mut self, held: Held) {
-        let Held {
-            since_ns,
-            route,
-            mut arrived,
-            ..
-        } = held;
+        self.go_on(held.route, held.since_ns, held.arrived);
+    }
+
+    /// Has a request go on with the next policy, that has waited since a time: unless it is late, or its caller has
+    /// given up.
+    pub(in crate::runtime) fn go_on(
+        &mut self,
+        route: RouteId,
+        since_ns: u64,
+        mut arrived: Arrived,
+    ) {
         let took = Duration::from_nanos(self.policies.now_ns.saturating_sub(since_ns));
         let timeout = &mut arrived.request.options.timeout;
         *timeout = timeout.map(|timeout| timeout.saturating_sub(took));
