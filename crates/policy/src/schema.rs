@@ -14,6 +14,9 @@ pub struct MethodSchema {
     bytes: Vec<u8>,
 }
 
+/// Methods that share messages have each their own: all together have at most so many bytes.
+const MAX_BYTES: usize = 4 << 20;
+
 /// Of all methods of this process.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
@@ -24,14 +27,21 @@ impl MethodSchema {
     /// If it is none, or too large.
     pub fn all_of(schema: &Schema) -> Result<Vec<Self>, SchemaError> {
         // Each has its own part, which goes when that method is known no more.
-        let part = |path: &str| {
-            let part = schema.of_method(path);
-            part.ok_or(SchemaError::Malformed("no such message"))
-        };
-        let methods = schema.methods.iter();
-        methods
-            .map(|method| Self::new(&part(&method.path)?))
-            .collect()
+        let mut all = Vec::new();
+        let mut bytes = 0;
+        for method in &schema.methods {
+            let part = schema.of_method(&method.path);
+            let method = Self::new(&part.ok_or(SchemaError::Malformed("no such message"))?)?;
+            bytes += method.bytes.len();
+            if bytes > MAX_BYTES {
+                return Err(SchemaError::TooLarge {
+                    what: "bytes in the parts of its methods",
+                    most: MAX_BYTES,
+                });
+            }
+            all.push(method);
+        }
+        Ok(all)
     }
 
     /// The only method of a schema.

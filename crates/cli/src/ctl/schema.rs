@@ -14,7 +14,11 @@ use crate::error::CliError;
 use crate::output;
 
 /// Services that the library itself offers: no policy is for them.
-const OWN: [&str; 2] = ["starling.", "grpc.health."];
+const OWN: [&str; 3] = [
+    "starling.reflection.Reflection",
+    "starling.introspection.Introspection",
+    "grpc.health.v1.Health",
+];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -27,7 +31,7 @@ pub(super) enum Command {
         #[arg(short = 'I', long = "include", value_name = "DIRECTORY")]
         includes: Vec<PathBuf>,
     },
-    /// Lists the methods that are known, from `add` and from servers that policies have had to do with.
+    /// Lists the methods that were added.
     List {
         /// Prints a JSON array of paths.
         #[arg(long)]
@@ -91,9 +95,7 @@ fn of_server(address: &str) -> Result<Vec<Schema>, CliError> {
     let options = CallOptions::with_timeout(TIMEOUT);
     let client = DynamicClient::new(Channel::lazy(address)?).with_options(options);
     let names = block_on(client.services())?;
-    let names = names
-        .iter()
-        .filter(|name| !OWN.iter().any(|own| name.starts_with(own)));
+    let names = names.iter().filter(|name| !OWN.contains(&name.as_str()));
     let mut schemas = Vec::new();
     for name in names {
         let service = block_on(client.service(name))?;

@@ -15,7 +15,7 @@ use crate::expression::{Ast, Subject, Test};
 use crate::schema::MethodSchema;
 
 /// Methods, and versions of them, for which conditions are kept compiled.
-const MAX_COMPILED: usize = 4096;
+const MAX_COMPILED: usize = 256;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

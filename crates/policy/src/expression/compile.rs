@@ -1,5 +1,6 @@
 //! From an [`Ast`] to a [`Test`]: names become numbers of fields, and types are checked.
 
+use starling_call::Metadata;
 use starling_message::{FieldRef, Kind, LayoutRef, Shape};
 
 use super::ExpressionError;
@@ -78,7 +79,10 @@ impl Compiler<'_> {
             What::Text(text) => return Ok(Typed::String(Text::Const(text.clone().into_bytes()))),
             What::Bytes(bytes) => return Ok(Typed::Bytes(Text::Const(bytes.clone()))),
             What::List(_) => return Ok(Typed::List),
-            What::Metadata(key) => return Ok(Typed::String(Text::Metadata(key.clone()))),
+            What::Metadata(key) => {
+                check_key(ast.at, key)?;
+                return Ok(Typed::String(Text::Metadata(key.clone())));
+            }
             What::AllMetadata => return Ok(Typed::Metadata),
             What::Field(path) => return self.field(ast.at, path),
             What::Size(of) => return self.size(of),
@@ -143,7 +147,10 @@ impl Compiler<'_> {
 
     fn has(&self, of: &Ast) -> Result<Test, ExpressionError> {
         match &of.what {
-            What::Metadata(key) => return Ok(Test::HasMetadata(key.clone())),
+            What::Metadata(key) => {
+                check_key(of.at, key)?;
+                return Ok(Test::HasMetadata(key.clone()));
+            }
             What::Field(_) => {}
             _ => {
                 let problem = "has(..) takes request.FIELD or metadata[\"KEY\"]";
@@ -213,7 +220,9 @@ impl Compiler<'_> {
                 Test::TextAmong(value, path)
             }
             (Typed::String(Text::Const(key)), Typed::Metadata) => {
-                Test::HasMetadata(String::from_utf8_lossy(&key).into_owned())
+                let key = String::from_utf8_lossy(&key).into_owned();
+                check_key(value.at, &key)?;
+                Test::HasMetadata(key)
             }
             (a, b) => return Err(unequal(list.at, &a, &b, "be in")),
         })
@@ -261,6 +270,12 @@ impl Compiler<'_> {
             other => return Err(unequal(at, &other, &Typed::List, "be in")),
         })
     }
+}
+
+/// A key that no request can have would make a condition that never holds.
+fn check_key(at: usize, key: &str) -> Result<(), ExpressionError> {
+    let inserted = Metadata::new().insert(key, "");
+    inserted.map_err(|error| ExpressionError::new(at, format!("metadata[{key:?}]: {error}")))
 }
 
 fn is_int(kind: Kind) -> bool {

@@ -170,6 +170,9 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("- request.roomNumber == 1", 3, "where a number is expected"),
     ("metadata[1] == ''", 10, "a key in quotes"),
     ("metadata == ''", 1, "all metadata cannot be compared"),
+    ("metadata['Tenant'] == ''", 1, "metadata[\"Tenant\"]: "),
+    ("has(metadata['Tenant'])", 5, "metadata[\"Tenant\"]: "),
+    ("'Tenant' in metadata", 1, "metadata[\"Tenant\"]: "),
 ];
 
 #[test]

@@ -3458,7 +3458,7 @@ mod __items {
             request: __rt::Request<'_, SchemaAddition>,
             response: KnownMethodsMut<'_>,
         ) -> ::core::result::Result<(), __rt::Status>;
-        /// The methods that are known: those that were added, and those that servers have described.
+        /// The methods that were added.
         fn list_schemas(
             &self,
             request: __rt::Request<'_, ListRequest>,
@@ -3915,7 +3915,7 @@ mod __items {
                     ::core::option::Option::Some(options),
                 )
         }
-        /// The methods that are known: those that were added, and those that servers have described.
+        /// The methods that were added.
         pub fn list_schemas(&self, request: &ListRequest) -> __C::Call<KnownMethods> {
             self.caller
                 .unary::<
