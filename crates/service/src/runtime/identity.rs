@@ -35,10 +35,12 @@ impl Identity {
         server: &str,
         configured: &Configured,
     ) -> Self {
+        // The number may be another's by now: of another user's process nothing is taken over.
+        let process_now = process.filter(|process| user.is_none() || user_of(*process) == user);
         let read = |process| std::fs::read(format!("/proc/{process}/comm")).ok();
-        let program = process.and_then(read).unwrap_or_default();
+        let program = process_now.and_then(read).unwrap_or_default();
         let program = String::from_utf8_lossy(&program).trim_end().to_owned();
-        let names = configured.of(process, user, &program);
+        let names = configured.of(process_now, user, &program);
         let datapath = Datapath {
             id: DATAPATHS.fetch_add(1, Ordering::Relaxed),
             side,
@@ -120,6 +122,13 @@ impl Configured {
     }
 }
 
+/// The user with whose rights a process runs.
+fn user_of(process: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// Whether a process runs the program in a file. Not if that cannot be seen.
 fn runs(process: Option<u32>, exe: &Path) -> bool {
     let Some(process) = process else {
@@ -156,7 +165,14 @@ mod tests {
     fn a_scope_has_those_for_which_all_holds() {
         let own = std::process::id();
         let configured = Configured(vec![("one".into(), IdentitySpec::default())]);
-        let identity = Identity::new(Side::Client, Some(own), Some(1), "udp://h:1", &configured);
+        let user = rustix::process::geteuid().as_raw();
+        let identity = Identity::new(
+            Side::Client,
+            Some(own),
+            Some(user),
+            "udp://h:1",
+            &configured,
+        );
         let program = identity.datapath.program.clone();
         assert!(!program.is_empty());
         let scope = |change: &dyn Fn(&mut Scope)| {
@@ -168,16 +184,32 @@ mod tests {
         assert!(scope(&|scope| {
             scope.program = Some(program.clone());
             scope.process = Some(own);
-            scope.user = Some(1);
+            scope.user = Some(user);
             scope.identity = Some("one".to_owned());
             scope.server = Some("udp://h:1".to_owned());
         }));
         assert!(!scope(&|scope| scope.side = Side::Server));
         assert!(!scope(&|scope| scope.program = Some("other".to_owned())));
         assert!(!scope(&|scope| scope.process = Some(own + 1)));
-        assert!(!scope(&|scope| scope.user = Some(2)));
+        assert!(!scope(&|scope| scope.user = Some(user + 1)));
         assert!(!scope(&|scope| scope.identity = Some("two".to_owned())));
         assert!(!scope(&|scope| scope.server = Some("udp://h:2".to_owned())));
+    }
+
+    #[test]
+    fn a_process_of_another_user_lends_no_name() {
+        let (own, user) = (std::process::id(), rustix::process::geteuid().as_raw());
+        let of = |user| {
+            Identity::new(
+                Side::Client,
+                Some(own),
+                Some(user),
+                "udp://h:1",
+                &Configured::default(),
+            )
+        };
+        assert!(!of(user).datapath.program.is_empty());
+        assert_eq!(of(user + 1).datapath.program, "");
     }
 
     #[test]
