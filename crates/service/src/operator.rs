@@ -8,6 +8,7 @@ mod listing;
 #[cfg(test)]
 mod tests;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(crate) struct Operations {
     runtime: RuntimeHandle,
     /// Those that are attached, in order.
     policies: Mutex<Vec<PolicySpec>>,
+    /// The runtime has not said whether it has taken the last change.
+    is_unsure: AtomicBool,
     known: Known,
 }
 
@@ -41,6 +44,7 @@ impl Operations {
         Self {
             runtime,
             policies: Mutex::new(policies),
+            is_unsure: AtomicBool::new(false),
             known,
         }
     }
@@ -68,6 +72,12 @@ impl Operations {
         dry_run: bool,
     ) -> Result<Vec<String>, Status> {
         let mut attached = self.policies.lock();
+        if self.is_unsure.load(Ordering::Relaxed) {
+            // It answers in the order in which it was asked.
+            let report = self.ask(|reply| Command::Report { reply })?;
+            *attached = report.policies.into_iter().map(|(spec, _)| spec).collect();
+            self.is_unsure.store(false, Ordering::Relaxed);
+        }
         let mut wanted = attached.clone();
         let upgrades = change(&mut wanted)?;
         let changes = differences(&attached, &wanted, upgrades.as_deref());
@@ -76,7 +86,11 @@ impl Operations {
             return Ok(changes);
         }
         let set = |reply| Command::SetPolicies { list, reply };
-        self.ask(set)?.map_err(|(name, error)| {
+        let answer = self.ask(set).inspect_err(|_| {
+            // It may take the list yet.
+            self.is_unsure.store(true, Ordering::Relaxed);
+        })?;
+        answer.map_err(|(name, error)| {
             Status::failed_precondition(format!("{name}: {error}; nothing has changed"))
         })?;
         *attached = wanted;
