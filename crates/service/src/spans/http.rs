@@ -5,11 +5,11 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::ServiceError;
 
-/// How long a collector may take to answer a connection, and for each step of a request.
+/// How long a collector may take to answer a connection, and then for a request.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of an answer that are looked at, at most.
 const MAX_HEAD: usize = 8 << 10;
@@ -74,8 +74,8 @@ impl Destination {
     /// Sends it, and returns the first line of the answer.
     fn exchange(&self, body: &[u8]) -> io::Result<String> {
         let mut connection = self.connect()?;
-        connection.set_read_timeout(Some(PATIENCE))?;
         connection.set_write_timeout(Some(PATIENCE))?;
+        let until = Instant::now() + PATIENCE;
         let head = format!(
             "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
              Connection: close\r\n\r\n",
@@ -87,6 +87,12 @@ impl Destination {
         connection.write_all(body)?;
         let (mut head, mut part) = (Vec::new(), [0; 1024]);
         while head.len() < MAX_HEAD && !head.contains(&b'\n') {
+            // However little comes at once.
+            let left = until.saturating_duration_since(Instant::now());
+            connection.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             match connection.read(&mut part)? {
                 0 => break,
                 count => head.extend_from_slice(&part[..count]),
