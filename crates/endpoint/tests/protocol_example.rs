@@ -539,7 +539,7 @@ fn the_document_has_the_hashes_of_paths_and_types() {
     let types: [(&str, &[u8]); 2] = [
         (
             "BindRequest",
-            b"\x01\x01\x01m\x03\x01\x09\x00\x01a\x02\x06\x00\x01b\x03\x06\x00\x01c\x00",
+            b"\x01\x01\x01m\x04\x01\x09\x00\x01a\x02\x06\x00\x01b\x03\x06\x00\x01c\x04\x08\x00\x01d\x00",
         ),
         (
             "BindResponse",
