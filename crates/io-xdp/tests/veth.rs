@@ -27,8 +27,11 @@ fn datagrams_cross_in_both_directions_and_versions() {
         let mut a = inside(&net.a, || XdpIo::client(&to_b, Default::default())).expect("a route");
         assert_eq!(a.mode(), Mode::Driver, "veth has no zero-copy");
         let (to_b, to_a) = meet(&mut a, &mut b, &to_b);
-        // The kernel is needed until the next hop of an accepted peer is known.
-        let before = until_not_needed([&net.a, &net.b], || send_one(&mut b, &mut a, to_a));
+        // The kernel is needed until both know the other's next hop.
+        let before = until_not_needed([&net.a, &net.b], || {
+            send_one(&mut a, &mut b, to_b);
+            send_one(&mut b, &mut a, to_a);
+        });
         transfer(&mut a, &mut b, to_b, to_a);
         transfer(&mut b, &mut a, to_a, to_b);
         assert_eq!(
