@@ -301,3 +301,18 @@ fn a_session_that_ends_while_events_are_handled_is_reported_later() {
         &RunPlan::from_seed_before_budgets(152_269_867_342_754),
     ));
 }
+
+/// A client whose connect was lost spun anew for each of the calls that its owner made meanwhile, and was taken for one
+/// that never sleeps.
+#[test]
+fn an_endpoint_spins_for_each_call_that_its_owner_makes() {
+    let subset = concat!(
+        "rules=2-3/calls=407,413,415-417,419,421-423,426-427,430-433,436,438-439,442-443,446,448-455,",
+        "458-459,461,463-469,472-473,475-476,478-480,482-483,485-487,491,494-500,502-505,509,511,",
+        "513-517,519,522-524,526-527,529-531,533,535-536,538-543,546-548,550-553,556-561,564-567,",
+        "570-571,573-577,580-581,584-585,588-589,592/closes=236",
+    );
+    let subset = subset.parse().expect("a subset");
+    let plan = RunPlan::from_seed(105_064_990_416_923);
+    keeps_every_promise(&Subset::of(&subset, &plan));
+}

@@ -42,6 +42,8 @@ impl Host {
                 break;
             }
             let task = entry.remove();
+            // What its owner does may have it spin anew.
+            self.idle_turns = 0;
             self.work(task, now_ns)?;
         }
         let turn = self.poll(now_ns)?;
