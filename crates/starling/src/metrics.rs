@@ -61,6 +61,8 @@ pub(crate) use client::{
 };
 pub(crate) use local::{LocalMeasure, begin_local, end_local};
 pub use page::MetricsPage;
+#[doc(hidden)]
+pub use page::Timed;
 pub(crate) use server::MeasuredMethod;
 pub(crate) use streams::{client_end, server_end};
 pub use threads::{ThreadCounters, threads};

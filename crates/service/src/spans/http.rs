@@ -5,7 +5,9 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use starling::metrics::Timed;
 
 use crate::error::ServiceError;
 
@@ -73,9 +75,7 @@ impl Destination {
 
     /// Sends it, and returns the first line of the answer.
     fn exchange(&self, body: &[u8]) -> io::Result<String> {
-        let mut connection = self.connect()?;
-        connection.set_write_timeout(Some(PATIENCE))?;
-        let until = Instant::now() + PATIENCE;
+        let mut connection = Timed::new(self.connect()?, PATIENCE);
         let head = format!(
             "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
              Connection: close\r\n\r\n",
@@ -87,12 +87,6 @@ impl Destination {
         connection.write_all(body)?;
         let (mut head, mut part) = (Vec::new(), [0; 1024]);
         while head.len() < MAX_HEAD && !head.contains(&b'\n') {
-            // However little comes at once.
-            let left = until.saturating_duration_since(Instant::now());
-            connection.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
             match connection.read(&mut part)? {
                 0 => break,
                 count => head.extend_from_slice(&part[..count]),
@@ -179,6 +173,26 @@ mod tests {
         for (text, expected) in answers {
             assert_eq!(destination.post(b"{}"), expected, "{text}");
         }
+        collector.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_collector_that_answers_drop_by_drop_is_left() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let collector = std::thread::spawn(move || {
+            let (mut connection, _) = listener.accept().expect("a request");
+            let drops = b"HTTP/1.1 200 ".iter().chain([&b'O'; 40]).chain(b"\n");
+            for drop in drops {
+                // It may have been left.
+                if connection.write_all(&[*drop]).is_err() {
+                    return;
+                }
+                std::thread::sleep(PATIENCE / 10);
+            }
+        });
+        let destination = Destination::parse(&format!("http://{address}")).expect("an address");
+        destination.post(b"{}").expect_err("its time is over");
         collector.join().expect("no panic");
     }
 }

@@ -104,12 +104,19 @@ fn answer_all(listener: &TcpListener, is_closed: &AtomicBool, text: &impl PageTe
 }
 
 /// A connection that is of use until a time, however little comes or goes at once.
-struct Timed {
+#[derive(Debug)]
+pub struct Timed {
     connection: TcpStream,
     until: Instant,
 }
 
 impl Timed {
+    /// A connection that is of use for so long from now on.
+    pub fn new(connection: TcpStream, time: Duration) -> Self {
+        let until = Instant::now() + time;
+        Self { connection, until }
+    }
+
     /// The time that is left, for a system call that takes no time of 0.
     fn left(&self) -> io::Result<Option<Duration>> {
         match self.until.saturating_duration_since(Instant::now()) {
@@ -138,8 +145,7 @@ impl Write for Timed {
 }
 
 fn answer(connection: TcpStream, text: &impl PageText) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
-    let mut connection = Timed { connection, until };
+    let mut connection = Timed::new(connection, PATIENCE);
     let head = read_head(&mut connection)?;
     let line = head.lines().next().unwrap_or_default();
     let mut words = line.split(' ');
