@@ -5,7 +5,7 @@ use starling_call::{CallOptions, Code, MethodId, Status};
 use crate::datapath::Datapath;
 use crate::recorded::{Series, Span};
 use crate::saved::{RestoreError, Saved, SavedReader};
-use crate::schema::{MethodSchema, PolicyMessage};
+use crate::schema::{PolicyMessage, PolicyMethod};
 
 /// A request on its way to the server.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub trait PolicyEngine: Send {
     ///
     /// # Errors
     /// Why it cannot.
-    fn check_method(&self, _method: &MethodSchema) -> Result<(), String> {
+    fn check_method(&self, _method: &PolicyMethod) -> Result<(), String> {
         Ok(())
     }
 

@@ -47,6 +47,6 @@ pub use identity::{Identities, IdentitySpec, check_identities, parse_identities}
 pub use kinds::{KINDS, Kind};
 pub use recorded::{Series, SeriesLabels, Span};
 pub use saved::{RestoreError, Saved};
-pub use schema::{MethodSchema, PolicyMessage};
+pub use schema::{PolicyMessage, PolicyMethod};
 pub use settings::parse_duration;
 pub use spec::{PolicySpec, Scope, Side, SpecError, check_list, parse_list};

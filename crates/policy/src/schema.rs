@@ -7,7 +7,7 @@ use starling_message::schema::{OwnedMethod, Schema, SchemaError};
 use starling_message::{LayoutRef, Reader};
 
 /// A method of a schema.
-pub struct MethodSchema {
+pub struct PolicyMethod {
     number: u64,
     method: OwnedMethod,
     /// The compact form of its part of the schema.
@@ -20,7 +20,7 @@ const MAX_BYTES: usize = 4 << 20;
 /// Of all methods of this process.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
-impl MethodSchema {
+impl PolicyMethod {
     /// All methods of a schema.
     ///
     /// # Errors
@@ -81,9 +81,9 @@ impl MethodSchema {
     }
 }
 
-impl fmt::Debug for MethodSchema {
+impl fmt::Debug for PolicyMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MethodSchema").field(&self.path()).finish()
+        f.debug_tuple("PolicyMethod").field(&self.path()).finish()
     }
 }
 
@@ -91,7 +91,7 @@ impl fmt::Debug for MethodSchema {
 #[derive(Clone, Copy)]
 pub struct PolicyMessage<'a> {
     /// The method, as its server has it.
-    pub method: &'a MethodSchema,
+    pub method: &'a PolicyMethod,
     /// The message, in the layout of the method's requests.
     pub reader: Reader<'a>,
 }
@@ -110,13 +110,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn methods_that_share_messages_do_not_multiply_them_without_bound() {
+        let mut schema = testing::schema();
+        let method = schema.methods[0].clone();
+        schema.messages[0].fields[0].name = "n".repeat(64 << 10);
+        schema.methods = (0..65)
+            .map(|number| starling_message::schema::MethodSchema {
+                path: format!("{}{number:05}", method.path),
+                ..method.clone()
+            })
+            .collect();
+        assert!(matches!(
+            PolicyMethod::all_of(&schema),
+            Err(SchemaError::TooLarge { .. })
+        ));
+        schema.methods.truncate(10);
+        assert_eq!(PolicyMethod::all_of(&schema).map(|all| all.len()), Ok(10));
+    }
+
+    #[test]
     fn each_method_has_its_own_part_and_number() {
         let mut schema = testing::schema();
         let mut other = schema.methods[0].clone();
         other.path.push_str("Other");
         (other.request, other.response, other.server_streaming) = (1, 1, true);
         schema.methods.push(other);
-        let all = MethodSchema::all_of(&schema).expect("a schema");
+        let all = PolicyMethod::all_of(&schema).expect("a schema");
         let [one, two] = all.as_slice() else {
             panic!("{all:?}");
         };
@@ -127,6 +146,6 @@ mod tests {
         assert_eq!(one.bytes(), testing::method().bytes());
         assert!(two.bytes().len() < one.bytes().len());
         schema.methods[1].request = 2;
-        assert!(MethodSchema::all_of(&schema).is_err());
+        assert!(PolicyMethod::all_of(&schema).is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! All changes come down to one: a list takes the place of the list of policies. The runtime takes all of it, or
 //! nothing.
 
-mod known;
+mod builder;
 mod listing;
 #[cfg(test)]
 mod tests;
@@ -24,35 +24,41 @@ use self::listing::{fill_account, fill_counts};
 use crate::runtime::{Command, Report, RuntimeHandle};
 use crate::{ROOT, metrics};
 
-pub(crate) use self::known::Known;
+pub(crate) use self::builder::PolicyBuilder;
 
 /// A runtime that does not answer in this time has failed.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 pub(crate) struct Operations {
     runtime: RuntimeHandle,
+    answer_time: Duration,
     /// Those that are attached, in order.
     policies: Mutex<Vec<PolicySpec>>,
     /// The runtime has not said whether it has taken the last change.
     is_unsure: AtomicBool,
-    known: Known,
+    builder: PolicyBuilder,
 }
 
 impl Operations {
     /// With the policies that the runtime has.
-    pub(crate) fn new(runtime: RuntimeHandle, policies: Vec<PolicySpec>, known: Known) -> Self {
+    pub(crate) fn new(
+        runtime: RuntimeHandle,
+        policies: Vec<PolicySpec>,
+        builder: PolicyBuilder,
+    ) -> Self {
         Self {
             runtime,
+            answer_time: ANSWER_TIME,
             policies: Mutex::new(policies),
             is_unsure: AtomicBool::new(false),
-            known,
+            builder,
         }
     }
 
     /// What policies have counted, as text.
     pub(crate) fn metrics_text(&self) -> Result<String, Status> {
         let report = self.ask(|reply| Command::Metrics { reply })?;
-        let spans = self.known.spans.as_ref().map(|spans| spans.counts());
+        let spans = self.builder.spans.as_ref().map(|spans| spans.counts());
         Ok(metrics::text(&report, spans))
     }
 
@@ -60,7 +66,7 @@ impl Operations {
     fn ask<T>(&self, command: impl FnOnce(mpsc::SyncSender<T>) -> Command) -> Result<T, Status> {
         let (sender, receiver) = mpsc::sync_channel(1);
         self.runtime.send(command(sender));
-        let answer = receiver.recv_timeout(ANSWER_TIME);
+        let answer = receiver.recv_timeout(self.answer_time);
         answer.map_err(|_| Status::unavailable("the service's runtime does not answer"))
     }
 
@@ -81,7 +87,7 @@ impl Operations {
         let mut wanted = attached.clone();
         let upgrades = change(&mut wanted)?;
         let changes = differences(&attached, &wanted, upgrades.as_deref());
-        let list = self.known.build(&wanted, upgrades.as_deref())?;
+        let list = self.builder.build(&wanted, upgrades.as_deref())?;
         if dry_run || changes.is_empty() {
             return Ok(changes);
         }
@@ -342,7 +348,7 @@ impl Operator for Operations {
         response: KnownMethodsMut<'_>,
     ) -> Result<(), Status> {
         check_operator(&request)?;
-        let added = self.known.schemas.add(request.message().schema())?;
+        let added = self.builder.schemas.add(request.message().schema())?;
         fill_methods(response, &added);
         Ok(())
     }
@@ -353,7 +359,7 @@ impl Operator for Operations {
         response: KnownMethodsMut<'_>,
     ) -> Result<(), Status> {
         check_operator(&request)?;
-        fill_methods(response, &self.known.schemas.paths());
+        fill_methods(response, &self.builder.schemas.paths());
         Ok(())
     }
 }

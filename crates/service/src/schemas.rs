@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use starling_endpoint::Status;
 use starling_message::method_id;
 use starling_message::schema::{Schema, SchemaError};
-use starling_policy::MethodSchema;
+use starling_policy::PolicyMethod;
 
 /// Methods of each kind, at most.
 const MAX_METHODS: usize = 4096;
@@ -21,9 +21,9 @@ pub struct Schemas(Mutex<Tables>);
 #[derive(Debug, Default)]
 struct Tables {
     /// By id.
-    added: HashMap<u32, Arc<MethodSchema>>,
+    added: HashMap<u32, Arc<PolicyMethod>>,
     /// What servers have described last.
-    described: HashMap<u32, Arc<MethodSchema>>,
+    described: HashMap<u32, Arc<PolicyMethod>>,
 }
 
 impl Schemas {
@@ -34,7 +34,7 @@ impl Schemas {
     pub fn add(&self, schema: &[u8]) -> Result<Vec<String>, Status> {
         let wrong = |error: SchemaError| Status::invalid_argument(format!("the schema: {error}"));
         let schema = Schema::parse(schema).map_err(wrong)?;
-        let methods = MethodSchema::all_of(&schema).map_err(wrong)?;
+        let methods = PolicyMethod::all_of(&schema).map_err(wrong)?;
         let paths = methods.iter().map(|method| method.path().to_owned());
         let paths = paths.collect();
         let mut tables = self.0.lock();
@@ -54,7 +54,7 @@ impl Schemas {
     }
 
     /// The method of this path that was added.
-    pub fn find(&self, path: &str) -> Option<Arc<MethodSchema>> {
+    pub fn find(&self, path: &str) -> Option<Arc<PolicyMethod>> {
         let tables = self.0.lock();
         let found = tables.added.get(&method_id(path));
         found.filter(|method| method.path() == path).cloned()
@@ -73,7 +73,7 @@ impl Schemas {
     ///
     /// # Errors
     /// If that is no schema with this method.
-    pub fn describe(&self, path: &str, schema: &[u8]) -> Result<Arc<MethodSchema>, String> {
+    pub fn describe(&self, path: &str, schema: &[u8]) -> Result<Arc<PolicyMethod>, String> {
         if schema.len() > MAX_BYTES {
             return Err(format!(
                 "it has {} bytes, and {MAX_BYTES} are taken at most",
@@ -81,7 +81,7 @@ impl Schemas {
             ));
         }
         let id = method_id(path);
-        let is_same = |method: &&Arc<MethodSchema>| method.bytes() == schema;
+        let is_same = |method: &&Arc<PolicyMethod>| method.bytes() == schema;
         {
             let tables = self.0.lock();
             let mut known = [&tables.added, &tables.described].into_iter();
@@ -92,7 +92,7 @@ impl Schemas {
         }
         let parsed = Schema::parse(schema).map_err(|error| error.to_string())?;
         let part = parsed.of_method(path).ok_or("it lacks the method")?;
-        let mut methods = MethodSchema::all_of(&part).map_err(|error| error.to_string())?;
+        let mut methods = PolicyMethod::all_of(&part).map_err(|error| error.to_string())?;
         let method = Arc::new(methods.pop().ok_or("it lacks the method")?);
         let mut tables = self.0.lock();
         if tables.described.len() >= MAX_METHODS && !tables.described.contains_key(&id) {

@@ -14,7 +14,7 @@ use starling_policy::{Identities, PolicySpec};
 use crate::control;
 use crate::error::ServiceError;
 use crate::link::EndpointLink;
-use crate::operator::{Known, Operations};
+use crate::operator::{Operations, PolicyBuilder};
 use crate::quota::Quotas;
 use crate::runtime::{Command, Configured, Runtime, RuntimeHandle};
 use crate::schemas::Schemas;
@@ -99,12 +99,12 @@ impl Service {
         for schema in &config.schemas {
             schemas.add(schema)?;
         }
-        let known = Known {
+        let builder = PolicyBuilder {
             schemas: Arc::clone(&schemas),
             identities: config.identities,
             spans: spans.clone(),
         };
-        let policies = known.build(&config.policies, None)?;
+        let policies = builder.build(&config.policies, None)?;
         let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint, schemas)?;
         runtime.admit_by(config.quotas, identities);
         if let Some(spans) = spans {
@@ -128,7 +128,7 @@ impl Service {
             thread: Some(thread),
             exporter,
         };
-        let operations = Arc::new(Operations::new(handle.clone(), config.policies, known));
+        let operations = Arc::new(Operations::new(handle.clone(), config.policies, builder));
         if let Some(address) = &config.metrics {
             let operations = Arc::clone(&operations);
             let text = move || operations.metrics_text().map_err(|error| error.to_string());

@@ -12,7 +12,7 @@ use starling_call::Status;
 
 use crate::engine::{PolicyEngine, PolicyRequest, Verdict};
 use crate::expression::{Ast, Subject, Test};
-use crate::schema::MethodSchema;
+use crate::schema::PolicyMethod;
 
 /// Methods, and versions of them, for which conditions are kept compiled.
 const MAX_COMPILED: usize = 256;
@@ -64,7 +64,7 @@ impl AccessControl {
         })
     }
 
-    fn compile(&self, method: &MethodSchema) -> Result<Conditions, String> {
+    fn compile(&self, method: &PolicyMethod) -> Result<Conditions, String> {
         let compile = |name: &str, ast: &Option<Ast>| {
             let compiled = ast.as_ref().map(|ast| ast.compile(method.request()));
             let compiled = compiled.transpose();
@@ -109,7 +109,7 @@ impl PolicyEngine for AccessControl {
         true
     }
 
-    fn check_method(&self, method: &MethodSchema) -> Result<(), String> {
+    fn check_method(&self, method: &PolicyMethod) -> Result<(), String> {
         self.compile(method).map(drop)
     }
 }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     /// What it says of a customer's request.
-    fn ask(engine: &mut AccessControl, method: &MethodSchema, customer: &str) -> Verdict {
+    fn ask(engine: &mut AccessControl, method: &PolicyMethod, customer: &str) -> Verdict {
         let request = request(method, &[text(1, customer)]);
         let mut request = PolicyRequest {
             now_ns: 0,
@@ -175,10 +175,10 @@ mod tests {
         let fields = &mut swapped.messages[0].fields;
         fields[0].name = "other".to_owned();
         fields[8].name = "customerName".to_owned();
-        let swapped = MethodSchema::all_of(&swapped).expect("a schema").remove(0);
+        let swapped = PolicyMethod::all_of(&swapped).expect("a schema").remove(0);
         let mut renamed = schema();
         renamed.messages[0].fields[0].name = "customer".to_owned();
-        let renamed = MethodSchema::all_of(&renamed).expect("a schema").remove(0);
+        let renamed = PolicyMethod::all_of(&renamed).expect("a schema").remove(0);
         let mut engine = engine(None, Some("request.customerName == 'Mallory'")).expect("settings");
         let method = method();
         for _ in 0..2 {

@@ -3,9 +3,9 @@ use starling_message::{Reader, validate};
 
 use super::*;
 use crate::schema::testing::{double, int, message, method, request, text};
-use crate::schema::{MethodSchema, PolicyMessage};
+use crate::schema::{PolicyMessage, PolicyMethod};
 
-fn compile(condition: &str, method: &MethodSchema) -> Result<Test, ExpressionError> {
+fn compile(condition: &str, method: &PolicyMethod) -> Result<Test, ExpressionError> {
     Ast::parse(condition)?.compile(method.request())
 }
 

@@ -4,7 +4,7 @@ use starling_message::protobuf;
 use starling_message::schema::{FieldSchema, MessageSchema, MethodSchema as Method, Schema};
 use starling_message::{Arena, Kind, Reader, Shape};
 
-use super::{MethodSchema, PolicyMessage};
+use super::{PolicyMessage, PolicyMethod};
 
 pub(crate) const RESERVE: &str = "/hotel.Reservation/Make";
 
@@ -70,19 +70,19 @@ pub(crate) fn schema() -> Schema {
     }
 }
 
-pub(crate) fn method() -> MethodSchema {
-    let mut all = MethodSchema::all_of(&schema()).expect("a schema");
+pub(crate) fn method() -> PolicyMethod {
+    let mut all = PolicyMethod::all_of(&schema()).expect("a schema");
     all.pop().expect("a method")
 }
 
 /// A request in protobuf, as bytes that are its native layout.
-pub(crate) fn request(method: &MethodSchema, fields: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn request(method: &PolicyMethod, fields: &[Vec<u8>]) -> Vec<u8> {
     let mut arena = Arena::new(method.request());
     protobuf::decode(method.request(), &fields.concat(), &mut arena, 1 << 20).expect("protobuf");
     arena.into_parts().0
 }
 
-pub(crate) fn message<'a>(method: &'a MethodSchema, request: &'a [u8]) -> PolicyMessage<'a> {
+pub(crate) fn message<'a>(method: &'a PolicyMethod, request: &'a [u8]) -> PolicyMessage<'a> {
     PolicyMessage {
         method,
         reader: Reader::root(request),

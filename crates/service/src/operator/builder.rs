@@ -1,4 +1,4 @@
-//! What a service knows that policies are checked by: schemas, identities, and whether anybody takes spans.
+//! Makes engines for policies, and checks them by what the service knows: schemas, identities, who takes spans.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::spans::SpanQueue;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct PolicyBuilder {
     pub(crate) schemas: Arc<Schemas>,
     /// Those that policies may name.
     pub(crate) identities: Identities,
@@ -21,7 +21,7 @@ pub(crate) struct Known {
     pub(crate) spans: Option<Arc<SpanQueue>>,
 }
 
-impl Known {
+impl PolicyBuilder {
     /// Engines for a list of policies, if it can be one. `upgrades`: see [`Built`].
     ///
     /// # Errors

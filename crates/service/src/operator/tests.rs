@@ -68,7 +68,7 @@ fn whatever_is_asked_for_the_runtime_has_the_policies_that_the_operator_sees() {
     let mut runtime = Runtime::of_nobody();
     let handle = runtime.handle();
     let thread = std::thread::spawn(move || runtime.run());
-    let operations = Operations::new(handle.clone(), Vec::new(), Known::default());
+    let operations = Operations::new(handle.clone(), Vec::new(), PolicyBuilder::default());
     let changes: [Change; 5] = [
         Operations::attach_policy,
         Operations::configure_policy,
@@ -132,4 +132,34 @@ fn any_bytes_are_control_messages_or_refused() {
         read::<PolicyChange>(bytes);
         read::<PolicyChanges>(bytes);
     });
+}
+
+/// The runtime takes the first change after its operator has given up.
+#[test]
+fn a_change_that_was_not_answered_in_time_is_not_undone_by_the_next() {
+    let mut runtime = Runtime::of_nobody();
+    let handle = runtime.handle();
+    let mut operations = Operations::new(handle.clone(), Vec::new(), PolicyBuilder::default());
+    let null = |name: &str| format!(r#"{{"name":"{name}","kind":"null"}}"#);
+    operations.answer_time = Duration::ZERO;
+    let error = operations
+        .attach_policy(&null("a"), false)
+        .expect_err("nobody answers");
+    assert_eq!(error.code(), Code::Unavailable);
+    operations.answer_time = Duration::from_secs(600);
+    let thread = std::thread::spawn(move || runtime.run());
+    operations
+        .attach_policy(&null("b"), false)
+        .expect("it runs");
+    let report: Report = operations
+        .ask(|reply| Command::Report { reply })
+        .expect("it runs");
+    let names: Vec<_> = report
+        .policies
+        .iter()
+        .map(|(spec, _)| spec.name.as_str())
+        .collect();
+    assert_eq!(names, ["a", "b"]);
+    handle.send(Command::Stop);
+    thread.join().expect("no panic").expect("no failure");
 }

@@ -22,7 +22,7 @@ use starling_endpoint::{MethodId, Status};
 use starling_io::{Clock, MonotonicClock};
 use starling_message::method_id;
 use starling_policy::{
-    MethodSchema, PolicyEngine, PolicyRequest, PolicySpec, RestoreError, Verdict,
+    PolicyEngine, PolicyMethod, PolicyRequest, PolicySpec, RestoreError, Verdict,
 };
 
 use self::held::{FIRST_TIMED, Held, HeldKey};
@@ -119,7 +119,7 @@ impl Attached {
         &mut self,
         now_ns: u64,
         arrived: &mut Arrived,
-        by: Option<(&MethodSchema, &mut Scratch)>,
+        by: Option<(&PolicyMethod, &mut Scratch)>,
     ) -> Verdict {
         let Some(step) = arrived.passed.next() else {
             return Verdict::Pass;

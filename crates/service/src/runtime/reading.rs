@@ -19,7 +19,7 @@ use starling_endpoint::{CallError, CallOptions, Code, Encoding, MethodId, Status
 use starling_io::Clock;
 use starling_message::protobuf::{self, DecodeLimits};
 use starling_message::{Arena, Reader, validate};
-use starling_policy::{MethodSchema, PolicyMessage};
+use starling_policy::{PolicyMessage, PolicyMethod};
 
 use super::Runtime;
 use super::routes::RouteId;
@@ -52,7 +52,7 @@ pub(super) fn is_own(ended: &Ended) -> bool {
 pub(super) enum Known {
     /// The server is asked, by the call with this tag.
     Asked(u64),
-    Is(Arc<MethodSchema>),
+    Is(Arc<PolicyMethod>),
     /// Requests cannot be looked into, and are refused.
     Fails {
         until_ns: u64,
@@ -116,7 +116,7 @@ impl Scratch {
 
 /// How it stands with a request that a policy looks into.
 pub(super) enum Readable {
-    By(Arc<MethodSchema>),
+    By(Arc<PolicyMethod>),
     /// It has to wait for the schema.
     Later,
     Never(Status),
@@ -263,7 +263,7 @@ impl Runtime {
     }
 
     /// The method, as the server has described it.
-    fn described(&self, path: &str, result: CallResult) -> Result<Arc<MethodSchema>, Status> {
+    fn described(&self, path: &str, result: CallResult) -> Result<Arc<PolicyMethod>, Status> {
         let failed = |code: Code, problem: &str| {
             let text = format!(
                 "{path}: a policy of this service looks into requests, and the server cannot be asked for its \
@@ -313,7 +313,7 @@ fn work_of(arrived: &Arrived) -> usize {
 /// # Errors
 /// The status that refuses it: it is no such message, or too large.
 pub(super) fn open<'a>(
-    schema: &'a MethodSchema,
+    schema: &'a PolicyMethod,
     options: &CallOptions,
     body: &'a [u8],
     scratch: &'a mut Scratch,

@@ -178,6 +178,8 @@ impl Route {
     pub(super) fn open(&mut self, session: SessionId) {
         self.state = RouteState::Open(session);
         self.failures = 0;
+        // What one server has called a stream says nothing of the next one's.
+        self.streams = Streams::default();
     }
 
     /// No session can be opened now.

@@ -6,7 +6,6 @@ use starling_io::Clock;
 use super::Runtime;
 use super::links::{LinkEntry, LinkId};
 use super::routes::{Callers, Local, RouteId, RouteState};
-use super::streams::Streams;
 use crate::ROOT;
 use crate::device::DeviceKind;
 
@@ -172,8 +171,6 @@ impl Runtime {
                     route.open(session);
                     // Another server may have other schemas.
                     self.asking.forget(&std::mem::take(&mut route.known));
-                    // What one has called a stream says nothing of the other's.
-                    route.streams = Streams::default();
                     for arrived in std::mem::take(&mut route.waiting) {
                         self.admit(id, arrived);
                     }
