@@ -21,8 +21,7 @@ struct Operator(OperatorClient<Channel>);
 
 impl Operator {
     fn of(mesh: &Mesh) -> Self {
-        let address = format!("shm://{}.control", mesh.name);
-        Self(OperatorClient::new(direct(&address)))
+        Self(mesh.operator())
     }
 
     fn add_schema(&self, schema: &[u8]) -> Result<Vec<String>, Status> {

@@ -2,8 +2,8 @@
 
 mod mesh;
 
-use mesh::{Mesh, direct, echo_at};
-use starling::managed::{ListRequest, OperatorClient, PolicyChange};
+use mesh::{Mesh, echo_at};
+use starling::managed::{ListRequest, PolicyChange};
 use starling::{Channel, Code, Status};
 use starling_sample_services::api::bench::{EchoClient, Payload};
 use starling_service::{Identities, Service, ServiceConfig, parse_identities, parse_policies};
@@ -35,7 +35,7 @@ fn a_policy_is_for_those_who_have_an_identity() {
         identities: identities(),
         ..ServiceConfig::default()
     });
-    let operator = OperatorClient::new(direct(&format!("shm://{}.control", mesh.name)));
+    let operator = mesh.operator();
     let server = echo_at("udp://127.0.0.1:0");
     let client = EchoClient::new(mesh.channel(server.address()));
     operator

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mesh::{Mesh, direct, echo_at};
-use starling::managed::{ListRequest, OperatorClient};
+use mesh::{Mesh, echo_at};
+use starling::managed::ListRequest;
 use starling::{Channel, Status};
 use starling_sample_services::api::bench::{EchoClient, Payload};
 
@@ -31,7 +31,7 @@ fn call(channel: Channel) -> Result<(), Status> {
 
 /// How many datapaths a service has.
 fn datapaths(mesh: &Mesh) -> usize {
-    let operator = OperatorClient::new(direct(&format!("shm://{}.control", mesh.name)));
+    let operator = mesh.operator();
     let listing = operator
         .list(&ListRequest::new())
         .wait()

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use collector::Collector;
-use mesh::{Mesh, direct, echo_at};
+use mesh::{Mesh, echo_at};
 use starling::managed::{MetricsRequest, OperatorClient, PolicyChange};
 use starling::{CallOptions, Channel, Code, Request, Server, ServerHandle, Status};
 use starling_sample_services::api::bench::{EchoClient, Payload};
@@ -27,8 +27,7 @@ struct Operator(OperatorClient<Channel>);
 
 impl Operator {
     fn of(mesh: &Mesh) -> Self {
-        let address = format!("shm://{}.control", mesh.name);
-        Self(OperatorClient::new(direct(&address)))
+        Self(mesh.operator())
     }
 
     fn attach(&self, json: &str) -> Result<(), Status> {

@@ -23,10 +23,7 @@ struct Operator(OperatorClient<Channel>);
 
 impl Operator {
     fn of(mesh: &Mesh) -> Self {
-        Self(OperatorClient::new(direct(&format!(
-            "shm://{}.control",
-            mesh.name
-        ))))
+        Self(mesh.operator())
     }
 
     fn change(what: &str) -> PolicyChange {

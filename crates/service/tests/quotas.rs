@@ -12,7 +12,7 @@ use common::process::Process;
 use common::{payload, wait_until};
 use mesh::{Mesh, direct};
 use rustix::process::Signal;
-use starling::managed::{ListRequest, Listing, OperatorClient, QuotaNumbersView};
+use starling::managed::{ListRequest, Listing, QuotaNumbersView};
 use starling::{Channel, Code, Response, Status};
 use starling_service::{Quota, Quotas, Service, ServiceConfig};
 use starling_test_protos::test::TestClient;
@@ -79,7 +79,7 @@ fn start(application: Quota, user: Quota) -> Mesh {
 }
 
 fn listing(mesh: &Mesh) -> Response<Listing> {
-    let operator = OperatorClient::new(direct(&format!("shm://{}.control", mesh.name)));
+    let operator = mesh.operator();
     operator
         .list(&ListRequest::new())
         .wait()

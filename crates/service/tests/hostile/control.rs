@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use starling::managed::{ControlClient, HoldRequest, OperatorClient, PolicyChange, PublishRequest};
+use starling::managed::{ControlClient, HoldRequest, PolicyChange, PublishRequest};
 use starling::{CallOptions, Channel, Code, Server, Status};
 use starling_test_protos::test::TestClient;
 
@@ -265,7 +265,7 @@ fn a_name_that_changes_hands_is_not_published_any_more() {
 #[test]
 fn garbage_on_the_control_socket_changes_nothing() {
     let scene = Scene::begin();
-    let operator = OperatorClient::new(direct(&scene.mesh.control()));
+    let operator = scene.mesh.operator();
     let ids = [0, 1, u64::MAX];
     let nested = "[".repeat(100_000);
     let long = format!(r#"{{"name":"{}","kind":"null"}}"#, "n".repeat(100_000));

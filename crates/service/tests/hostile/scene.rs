@@ -10,7 +10,7 @@ use starling::{Channel, ServerHandle};
 use starling_sample_services::api::bench::{EchoClient, Payload};
 
 use crate::common::wait_until;
-use crate::mesh::{Mesh, direct, echo_at};
+use crate::mesh::{Mesh, echo_at};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -46,7 +46,7 @@ impl Scene {
         let mesh = Mesh::start();
         let server = echo_at("udp://127.0.0.1:0");
         let honest = EchoClient::new(mesh.channel(server.address()));
-        let operator = OperatorClient::new(direct(&mesh.control()));
+        let operator = mesh.operator();
         let mut scene = Self {
             mesh,
             honest,

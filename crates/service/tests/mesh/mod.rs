@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use starling::managed::OperatorClient;
 use starling::{Channel, Server, ServerBuilder, ServerHandle};
 use starling_sample_services::api::bench::{EchoClient, Payload, Wanted};
 use starling_sample_services::echo;
@@ -67,6 +68,11 @@ impl Mesh {
     /// Where it is controlled.
     pub(crate) fn control(&self) -> String {
         format!("shm://{}.control", self.name)
+    }
+
+    /// Who manages it.
+    pub(crate) fn operator(&self) -> OperatorClient<Channel> {
+        OperatorClient::new(direct(&self.control()))
     }
 
     /// A channel through the service.
