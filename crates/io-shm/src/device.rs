@@ -2,6 +2,7 @@
 
 mod admission;
 mod connections;
+mod door;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,6 +18,8 @@ use starling_io::{
 pub use self::admission::PeersBudget;
 use self::admission::{AdmissionCounts, Places};
 use self::connections::{Connection, ConnectionState, PeerHeap};
+use self::door::{Assign, Inside};
+pub use self::door::{Door, Doors};
 use crate::address::{ShmAddress, socket_name};
 use crate::closer::{Closer, PeerSocket};
 use crate::config::ShmConfig;
@@ -76,6 +79,10 @@ pub struct ShmIo {
     /// By peer number. `rx` and `tx` have tables with the same numbers, so no one `slab` owns them.
     connections: Vec<Option<Connection>>,
     handshakes: PendingHandshakes,
+    /// Says which device gets a connection that comes to the name.
+    assign: Option<Box<Assign>>,
+    /// The way by which connections come from the device that listens.
+    door: Option<Inside>,
     closer: Closer,
     poller: Poller,
     waker: Arc<EventfdWaker>,
@@ -175,6 +182,8 @@ impl ShmIo {
             tx: ShmTx::new(heap),
             connections: Vec::new(),
             handshakes,
+            assign: None,
+            door: None,
             closer,
             poller,
             waker: Arc::new(waker),
@@ -212,7 +221,7 @@ impl ShmIo {
                 .handshakes
                 .handle_ready(*key, now, &self.poller, &self.config);
             for handshake in completed {
-                self.accept(handshake);
+                self.accept_or_give(handshake);
             }
         }
         self.handshakes.handle_timeout(now, &self.poller);
@@ -393,6 +402,7 @@ impl PacketIo for ShmIo {
         let Some(connection) = place.take() else {
             return;
         };
+        self.forget(&connection);
         sys::hang_up(&connection.socket);
         self.poller.remove(connection.socket.as_fd());
         self.tx.remove(peer.0);

@@ -18,7 +18,7 @@ const DEFAULT_OVERFLOW_ID: u32 = 65_534;
 const ALL_IDS: u64 = u32::MAX as u64;
 
 /// Whose connection it is, for limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Origin {
     /// A process of this process's user or of root.
     Process(i32),

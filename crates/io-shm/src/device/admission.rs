@@ -13,6 +13,7 @@ use starling_io::PeerId;
 
 use super::ShmIo;
 use super::connections::{Connection, ConnectionState, PeerHeap};
+use super::door::Inside;
 use crate::config::ShmConfig;
 use crate::handshake::{Abilities, Answer};
 use crate::map::Side;
@@ -33,7 +34,7 @@ pub(super) struct AdmissionCounts {
 #[derive(Clone, Copy)]
 pub(super) struct Places {
     pub(super) peers: usize,
-    heaps: usize,
+    pub(super) heaps: usize,
 }
 
 impl Places {
@@ -92,11 +93,26 @@ impl ShmConfig {
 }
 
 impl ShmIo {
+    /// A connection is removed.
+    pub(super) fn forget(&self, connection: &Connection) {
+        if connection.side == Side::Acceptor {
+            self.forget_peer(connection.origin, connection.heap);
+        }
+    }
+
+    /// A peer that had connected is gone, or was not taken.
+    fn forget_peer(&self, origin: Option<Origin>, heap: PeerHeap) {
+        if let Some(door) = &self.door {
+            door.forget(origin, heap != PeerHeap::None);
+        }
+    }
+
     /// Makes a peer of an accepted connection.
     pub(super) fn accept(&mut self, handshake: CompletedHandshake) {
         let origin = Origin::of(&handshake.socket);
         let Some(number) = self.place_for(origin) else {
             self.counts.refused += 1;
+            self.forget_peer(origin, PeerHeap::None);
             // If the peer does not receive the answer, it sees the connection close.
             let _ = sys::send(&handshake.socket, &Answer::Full.encode());
             return;
@@ -118,7 +134,9 @@ impl ShmIo {
             None,
         );
         // If the kernel has no memory to poll another file, the peer sees a hang-up.
-        if inserted.is_ok() {
+        if inserted.is_err() {
+            self.forget_peer(origin, heap);
+        } else {
             self.tx.set_max_heap(number, theirs.max_heap);
             self.set_silent(PeerId(number));
             if let Some(Some(connection)) = self.connections.get_mut(number as usize) {
@@ -164,7 +182,8 @@ impl ShmIo {
             all += 1;
             of_origin += usize::from(origin.is_some() && connection.origin == origin);
         }
-        if all < self.places.heaps && of_origin < self.places.heaps_of_one() {
+        let has_room = all < self.places.heaps && of_origin < self.places.heaps_of_one();
+        if has_room && self.door.as_ref().is_none_or(Inside::take_heap) {
             PeerHeap::Awaited
         } else {
             PeerHeap::None

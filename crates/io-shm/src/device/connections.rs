@@ -265,9 +265,10 @@ impl ShmIo {
     }
 
     /// Ends the connections of peers that broke their rings, and of drained peers. Receives message
-    /// heaps, and takes back what peers have consumed of the device's own. A device that takes turns
-    /// does this in some of them, so that the others need not look for it.
+    /// heaps, and takes back what peers have consumed of the device's own. Takes in new ones from other
+    /// devices. A device that takes turns does this in some of them, so that the others need not look for it.
     pub(super) fn reap_connections(&mut self) {
+        self.accept_given();
         self.tx.poll_returned();
         if self.rx.needs_heaps() {
             self.receive_heaps();
@@ -312,7 +313,9 @@ impl ShmIo {
         let unknown = connection.side == Side::Acceptor && !self.rx.has_sent(number);
         self.rx.remove(number);
         if unknown {
-            self.connections[number as usize] = None;
+            if let Some(connection) = self.connections[number as usize].take() {
+                self.forget(&connection);
+            }
         } else {
             let gone = IoEvent::PeerGone(PeerId(number), connection.gone);
             self.events.push_back(gone);

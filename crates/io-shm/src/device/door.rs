@@ -1,0 +1,278 @@
+//! Devices behind doors: they have the name of the device that listens, which gives them connections.
+//!
+//! ```text
+//!  connect ─▶ device that listens ── assign ─┬─▶ none: its own
+//!                                            └─▶ door ─▶ device behind it
+//! ```
+//!
+//! So a process can have a device for each of its clients, and drive them by different threads.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use starling_io::{EventfdWaker, IoError, PeerProcess, Wake};
+
+use super::ShmIo;
+use super::admission::Places;
+use crate::config::ShmConfig;
+use crate::handshake::Answer;
+use crate::pending::CompletedHandshake;
+use crate::sys;
+use crate::users::{self, Origin};
+
+/// Connections that wait for a device that is busy, at most. Further ones are refused.
+const MAX_WAITING: usize = 256;
+
+/// Descriptors of a device, besides those of its peers.
+const FILES_OF_DEVICE: usize = 4;
+
+/// Says which device gets a connection of a process.
+pub(super) type Assign = dyn FnMut(Option<PeerProcess>) -> Option<Door> + Send;
+
+/// What all devices behind the doors of one name have together.
+struct Budget {
+    places: Places,
+    of_one: usize,
+    /// Peers, by whose they are.
+    held: Mutex<HashMap<Option<Origin>, usize>>,
+    heaps: AtomicUsize,
+    devices: AtomicUsize,
+}
+
+impl Budget {
+    fn held(&self) -> MutexGuard<'_, HashMap<Option<Origin>, usize>> {
+        // Nothing panics while it has the lock.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place for a peer of this origin, if there is one.
+    fn take(&self, origin: Option<Origin>) -> bool {
+        let mut held = self.held();
+        let own = held.get(&origin).copied().unwrap_or(0);
+        let devices = self.devices.load(Ordering::Relaxed);
+        let all: usize = held.values().sum::<usize>() + FILES_OF_DEVICE * devices;
+        let fits = all < self.places.peers && (origin.is_none() || own < self.of_one);
+        if fits {
+            held.insert(origin, own + 1);
+        }
+        fits
+    }
+
+    fn give_back(&self, origin: Option<Origin>) {
+        let mut held = self.held();
+        if let Some(own) = held.get_mut(&origin) {
+            *own -= 1;
+            if *own == 0 {
+                held.remove(&origin);
+            }
+        }
+    }
+}
+
+/// Makes doors that lead to devices of one name.
+pub struct Doors {
+    budget: Arc<Budget>,
+    address: String,
+    config: ShmConfig,
+}
+
+struct Shared {
+    waker: Arc<EventfdWaker>,
+    budget: Arc<Budget>,
+    /// Whether connections wait.
+    has_some: AtomicBool,
+    /// Connections that wait, and peers of the device.
+    peers: AtomicUsize,
+    /// `None`: it is closed.
+    waiting: Mutex<Option<VecDeque<CompletedHandshake>>>,
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, Option<VecDeque<CompletedHandshake>>> {
+        // Nothing panics while it has the lock.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, origin: Option<Origin>) {
+        self.peers.fetch_sub(1, Ordering::AcqRel);
+        self.budget.give_back(origin);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.budget.devices.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The way to a device, for connections that come to another one's name.
+#[derive(Clone)]
+pub struct Door(Arc<Shared>);
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Door").finish_non_exhaustive()
+    }
+}
+
+impl Door {
+    /// Whether the device is gone, or the door was closed: a connection needs another one.
+    pub fn is_closed(&self) -> bool {
+        self.0.waiting().is_none()
+    }
+
+    /// Closes it if the device has no peers, and none wait. Returns whether it is closed.
+    pub fn close_if_deserted(&self) -> bool {
+        if self.0.peers.load(Ordering::Acquire) > 0 {
+            return false;
+        }
+        let mut waiting = self.0.waiting();
+        let is_deserted = self.0.peers.load(Ordering::Acquire) == 0;
+        if is_deserted {
+            *waiting = None;
+        }
+        waiting.is_none()
+    }
+
+    /// Gives the device a connection, or refuses it. Returns it if the door is closed.
+    fn give(&self, handshake: CompletedHandshake) -> Option<CompletedHandshake> {
+        let origin = Origin::of(&handshake.socket);
+        let mut waiting = self.0.waiting();
+        let Some(queue) = waiting.as_mut() else {
+            return Some(handshake);
+        };
+        if queue.len() >= MAX_WAITING || !self.0.budget.take(origin) {
+            // If the peer does not receive the answer, it sees the connection close.
+            let _ = sys::send(&handshake.socket, &Answer::Full.encode());
+            return None;
+        }
+        queue.push_back(handshake);
+        self.0.peers.fetch_add(1, Ordering::AcqRel);
+        self.0.has_some.store(true, Ordering::Release);
+        self.0.waker.wake();
+        None
+    }
+}
+
+/// A door as the device behind it has it.
+pub(super) struct Inside(Door);
+
+impl Inside {
+    /// The connections that have come.
+    fn take(&self) -> VecDeque<CompletedHandshake> {
+        let Door(shared) = &self.0;
+        if !shared.has_some.swap(false, Ordering::AcqRel) {
+            return VecDeque::new();
+        }
+        let mut waiting = shared.waiting();
+        waiting.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Takes room for the message heap of a peer, if there is some.
+    pub(super) fn take_heap(&self) -> bool {
+        let budget = &self.0.0.budget;
+        let more = |heaps| (heaps < budget.places.heaps).then_some(heaps + 1);
+        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+        budget.heaps.fetch_update(set, get, more).is_ok()
+    }
+
+    /// A peer is gone, or was not taken.
+    pub(super) fn forget(&self, origin: Option<Origin>, has_heap: bool) {
+        let Door(shared) = &self.0;
+        shared.forget(origin);
+        if has_heap {
+            shared.budget.heaps.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let Door(shared) = &self.0;
+        // Those that still wait see their connections close.
+        let waiting = shared.waiting().take().unwrap_or_default();
+        for handshake in waiting {
+            shared.forget(Origin::of(&handshake.socket));
+        }
+    }
+}
+
+impl Doors {
+    /// A device behind a new door.
+    ///
+    /// # Errors
+    /// If the process has no file descriptors left.
+    pub fn open(&self) -> Result<(ShmIo, Door), IoError> {
+        let attempt = format!("open a device of {}", self.address);
+        let mut device = ShmIo::new(&attempt, None, self.address.clone(), self.config.clone())?;
+        device.places = self.budget.places;
+        self.budget.devices.fetch_add(1, Ordering::Relaxed);
+        let door = Door(Arc::new(Shared {
+            waker: Arc::clone(&device.waker),
+            budget: Arc::clone(&self.budget),
+            has_some: AtomicBool::new(false),
+            peers: AtomicUsize::new(0),
+            waiting: Mutex::new(Some(VecDeque::new())),
+        }));
+        device.door = Some(Inside(door.clone()));
+        Ok((device, door))
+    }
+}
+
+impl ShmIo {
+    /// Makes doors for connections that come to this device's name. All devices behind them have as many peers together
+    /// as this one may have.
+    pub fn doors(&self) -> Doors {
+        Doors {
+            budget: Arc::new(Budget {
+                places: self.places,
+                of_one: self.config.max_peers_of_one,
+                held: Mutex::default(),
+                heaps: AtomicUsize::new(0),
+                devices: AtomicUsize::new(0),
+            }),
+            address: self.address.clone(),
+            config: ShmConfig {
+                heap_bytes: 0,
+                ..self.config.clone()
+            },
+        }
+    }
+
+    /// Has somebody say which device gets each connection that comes to this one's name: this one, or one behind a door.
+    /// It is asked in this device's turns.
+    pub fn assign_by(
+        &mut self,
+        assign: impl FnMut(Option<PeerProcess>) -> Option<Door> + Send + 'static,
+    ) {
+        self.assign = Some(Box::new(assign));
+    }
+
+    /// Makes a peer of a connection, or gives it to the device that is to have it.
+    pub(super) fn accept_or_give(&mut self, handshake: CompletedHandshake) {
+        let Some(assign) = &mut self.assign else {
+            return self.accept(handshake);
+        };
+        let process = users::process_of(&handshake.socket);
+        let mut own = Some(handshake);
+        // A door may close just now.
+        while let Some(handshake) = own.take() {
+            match assign(process) {
+                Some(door) => own = door.give(handshake),
+                None => return self.accept(handshake),
+            }
+        }
+    }
+
+    /// Makes peers of the connections that have come through the door.
+    pub(super) fn accept_given(&mut self) {
+        let Some(door) = &self.door else {
+            return;
+        };
+        for handshake in door.take() {
+            self.accept(handshake);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Devices that get connections from the one that listens.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{Device, name};
+use starling_io::{IoEvent, PacketIo, PeerGone, PeerId, PeerRefusal};
+use starling_io_shm::{Door, ShmConfig, ShmIo};
+
+/// Where the next connection goes.
+type Chosen = Arc<Mutex<Option<Door>>>;
+
+/// A device that listens, one behind a door, and the choice between them.
+struct Scene {
+    address: String,
+    listening: Device,
+    behind: Device,
+    door: Door,
+    chosen: Chosen,
+}
+
+fn scene(test: &str, config: &ShmConfig) -> Scene {
+    let address = name(test);
+    let mut listening = ShmIo::bind(&address, config.clone()).unwrap();
+    let chosen = Chosen::default();
+    let choice = Arc::clone(&chosen);
+    listening.assign_by(move |process| {
+        assert_eq!(process.and_then(|it| it.pid), Some(std::process::id()));
+        let mut choice = choice.lock().unwrap();
+        choice.take_if(|door| door.is_closed());
+        choice.clone()
+    });
+    let (behind, door) = listening.doors().open().unwrap();
+    Scene {
+        address,
+        listening: listening.into(),
+        behind: behind.into(),
+        door,
+        chosen,
+    }
+}
+
+impl Scene {
+    fn choose(&self, door: Option<&Door>) {
+        *self.chosen.lock().unwrap() = door.cloned();
+    }
+
+    /// Has the device that listens accept what has come.
+    fn accept(&mut self) {
+        self.listening.wait(Some(Duration::ZERO)).unwrap();
+    }
+
+    /// A client that has sent this.
+    fn client(&self, body: &[u8]) -> (Device, PeerId) {
+        let mut client = Device::client(&ShmConfig::default());
+        let peer = client.open_peer(&self.address).unwrap();
+        client.send(peer, body);
+        (client, peer)
+    }
+}
+
+#[test]
+fn each_connection_gets_the_device_that_is_chosen() {
+    let mut scene = scene("chosen", &ShmConfig::default());
+    let door = scene.door.clone();
+    for (door, body) in [(Some(&door), b"one"), (None, b"two")] {
+        scene.choose(door);
+        let (mut client, peer) = scene.client(body);
+        scene.accept();
+        let device = match door {
+            Some(_) => &mut scene.behind,
+            None => &mut scene.listening,
+        };
+        let (from, received) = device.receive();
+        assert_eq!(received, body);
+        device.send(from, b"answer");
+        assert_eq!(client.receive(), (peer, b"answer".to_vec()));
+        assert_eq!(device.local_address(), scene.address);
+    }
+}
+
+#[test]
+fn a_sleeping_device_wakes_for_a_connection() {
+    let mut scene = scene("wakes", &ShmConfig::default());
+    scene.choose(Some(&scene.door.clone()));
+    let Scene { mut behind, .. } = std::thread::scope(|scope| {
+        let mut behind =
+            std::mem::replace(&mut scene.behind, Device::client(&ShmConfig::default()));
+        let receiving = scope.spawn(move || {
+            assert_eq!(behind.receive().1, b"one");
+            behind
+        });
+        let _client = scene.client(b"one");
+        scene.accept();
+        scene.behind = receiving.join().unwrap();
+        scene
+    });
+    assert_eq!(behind.poll(), 0);
+}
+
+#[test]
+fn a_door_is_closed_when_nobody_is_behind_it() {
+    let mut scene = scene("closed", &ShmConfig::default());
+    let door = scene.door.clone();
+    scene.choose(Some(&door));
+    let (client, _) = scene.client(b"one");
+    assert!(!scene.door.is_closed());
+    scene.accept();
+    assert!(!door.close_if_deserted(), "a connection waits");
+    let (peer, _) = scene.behind.receive();
+    assert!(!door.close_if_deserted(), "it is a peer");
+    drop(client);
+    let gone = IoEvent::PeerGone(peer, PeerGone::Certain);
+    assert_eq!(scene.behind.wait_for_event(), gone);
+    scene.behind.close_peer(peer);
+    assert!(door.close_if_deserted() && door.is_closed());
+    // The next one is not lost.
+    let (_client, _) = scene.client(b"two");
+    scene.accept();
+    assert_eq!(scene.listening.receive().1, b"two");
+}
+
+#[test]
+fn a_silent_peer_that_leaves_is_no_peer() {
+    let mut scene = scene("silent", &ShmConfig::default());
+    let door = scene.door.clone();
+    scene.choose(Some(&door));
+    let mut client = Device::client(&ShmConfig::default());
+    client.open_peer(&scene.address).unwrap();
+    scene.accept();
+    scene.behind.wait(Some(Duration::ZERO)).unwrap();
+    assert!(!door.close_if_deserted());
+    drop(client);
+    while !door.close_if_deserted() {
+        scene.behind.wait(Some(Duration::from_millis(1))).unwrap();
+    }
+}
+
+#[test]
+fn connections_end_with_the_device_behind_the_door() {
+    let mut scene = scene("gone", &ShmConfig::default());
+    let door = scene.door.clone();
+    scene.choose(Some(&door));
+    let (mut client, peer) = scene.client(b"one");
+    scene.accept();
+    scene.behind = Device::client(&ShmConfig::default());
+    assert!(door.is_closed());
+    let IoEvent::PeerGone(gone, _) = client.wait_for_event();
+    assert_eq!(gone, peer);
+}
+
+#[test]
+fn all_devices_together_have_as_many_peers_as_one() {
+    let config = ShmConfig {
+        max_peers: 7,
+        ..ShmConfig::default()
+    };
+    let mut scene = scene("full", &config);
+    // The device itself takes the place of four.
+    scene.choose(Some(&scene.door.clone()));
+    let clients: Vec<_> = (0..3).map(|_| scene.client(b"one")).collect();
+    scene.accept();
+    let peers: Vec<PeerId> = (0..3).map(|_| scene.behind.receive().0).collect();
+    let (mut fourth, peer) = scene.client(b"four");
+    scene.accept();
+    let full = PeerGone::Refused(PeerRefusal::Full);
+    assert_eq!(fourth.wait_for_event(), IoEvent::PeerGone(peer, full));
+    drop(clients);
+    for _ in &peers {
+        let IoEvent::PeerGone(gone, _) = scene.behind.wait_for_event();
+        scene.behind.close_peer(gone);
+    }
+    let (_fifth, _) = scene.client(b"five");
+    scene.accept();
+    assert_eq!(scene.behind.receive().1, b"five");
+}
