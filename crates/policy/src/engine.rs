@@ -63,8 +63,8 @@ pub enum Verdict {
     Refuse(Status),
 }
 
-/// A policy at work: it sees the requests in its scope, and the ends of the calls that it let pass. One thread drives
-/// it. It must not block.
+/// A policy at work: it sees the requests in its scope, and the ends of the calls that it let pass. One thread at a time
+/// drives it, of several whose times differ a little: the time may go back. It must not block.
 pub trait PolicyEngine: Send {
     /// Decides about a request. `held`: so many that it has held are still waiting.
     fn on_request(&mut self, request: &mut PolicyRequest<'_>, held: usize) -> Verdict;
@@ -80,6 +80,11 @@ pub trait PolicyEngine: Send {
     /// Why it cannot.
     fn check_method(&self, _method: &PolicyMethod) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Whether it hears of the ends of calls. To one that does not, a call costs less.
+    fn hears_ends(&self) -> bool {
+        true
     }
 
     /// Takes in how a call that it let pass has ended.

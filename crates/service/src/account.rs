@@ -14,7 +14,7 @@ use starling_policy::Side;
 
 use crate::quota::{Holder, Quota, Resource};
 
-/// A number that one thread changes, that of the runtime.
+/// A number that one thread changes, that of a runtime.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicUsize);
 
@@ -29,6 +29,47 @@ impl Count {
 
     fn sub(&self, less: usize) {
         self.0.store(self.get() - less, Ordering::Relaxed);
+    }
+}
+
+/// A number that several runtimes change, if there are several: with one, that costs less.
+#[derive(Debug, Default)]
+pub(crate) struct SharedCount {
+    count: Count,
+    is_shared: bool,
+}
+
+impl SharedCount {
+    fn new(is_shared: bool) -> Self {
+        Self {
+            count: Count::default(),
+            is_shared,
+        }
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.count.get()
+    }
+
+    /// Adds to it, unless it would be more than this.
+    fn take(&self, more: usize, most: usize) -> bool {
+        let fits = |now: usize| now.checked_add(more).filter(|sum| *sum <= most);
+        if self.is_shared {
+            let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+            return self.count.0.fetch_update(set, get, fits).is_ok();
+        }
+        let fits = fits(self.get()).is_some();
+        if fits {
+            self.count.add(more);
+        }
+        fits
+    }
+
+    fn give_back(&self, less: usize) {
+        match self.is_shared {
+            true => drop(self.count.0.fetch_sub(less, Ordering::Relaxed)),
+            false => self.count.sub(less),
+        }
     }
 }
 
@@ -49,23 +90,29 @@ pub(crate) struct Account {
     pub(crate) quota: Quota,
     /// That of the user.
     parent: Option<Arc<Account>>,
-    pub(crate) calls: Count,
-    pub(crate) datapaths: Count,
-    pub(crate) memory: Count,
+    pub(crate) calls: SharedCount,
+    pub(crate) datapaths: SharedCount,
+    pub(crate) memory: SharedCount,
     /// Requests and datapaths that would have been beyond the quota.
-    pub(crate) refused: Count,
+    pub(crate) refused: SharedCount,
 }
 
 impl Account {
-    pub(crate) fn new(owner: Owner, quota: Quota, parent: Option<Arc<Self>>) -> Self {
+    /// `is_shared`: several runtimes take from it.
+    pub(crate) fn new(
+        owner: Owner,
+        quota: Quota,
+        parent: Option<Arc<Self>>,
+        is_shared: bool,
+    ) -> Self {
         Self {
             owner,
             quota,
             parent,
-            calls: Count::default(),
-            datapaths: Count::default(),
-            memory: Count::default(),
-            refused: Count::default(),
+            calls: SharedCount::new(is_shared),
+            datapaths: SharedCount::new(is_shared),
+            memory: SharedCount::new(is_shared),
+            refused: SharedCount::new(is_shared),
         }
     }
 
@@ -75,29 +122,49 @@ impl Account {
     }
 
     fn exceeded(&self, resource: Resource, wanted: usize) -> Exceeded {
-        self.refused.add(1);
-        let used = match resource {
-            Resource::Calls => &self.calls,
-            Resource::Datapaths => &self.datapaths,
-            Resource::Memory => &self.memory,
-        };
+        self.refused.take(1, usize::MAX);
         Exceeded {
             resource,
             holder: self.owner.holder,
             side: self.owner.side,
-            used: used.get(),
+            used: self.of(resource).0.get(),
             wanted,
+        }
+    }
+
+    fn of(&self, resource: Resource) -> (&SharedCount, usize) {
+        match resource {
+            Resource::Calls => (&self.calls, self.quota.calls),
+            Resource::Datapaths => (&self.datapaths, self.quota.datapaths),
+            Resource::Memory => (&self.memory, self.quota.memory),
+        }
+    }
+
+    /// Takes from it and from that of its user, or from neither.
+    fn take(&self, resource: Resource, more: usize) -> Result<(), Exceeded> {
+        let taken = |level: &Self| {
+            let (count, most) = level.of(resource);
+            match count.take(more, most) {
+                true => Ok(()),
+                false => Err(level.exceeded(resource, more)),
+            }
+        };
+        taken(self)?;
+        if let Some(parent) = &self.parent {
+            taken(parent).inspect_err(|_| self.of(resource).0.give_back(more))?;
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, resource: Resource, less: usize) {
+        for level in self.levels() {
+            level.of(resource).0.give_back(less);
         }
     }
 
     /// Takes a datapath, which gets this id.
     pub(crate) fn open(self: &Arc<Self>, id: u64) -> Result<Arc<DatapathShare>, Exceeded> {
-        for level in self.levels() {
-            if level.datapaths.get() >= level.quota.datapaths {
-                return Err(level.exceeded(Resource::Datapaths, 1));
-            }
-        }
-        self.levels().for_each(|level| level.datapaths.add(1));
+        self.take(Resource::Datapaths, 1)?;
         Ok(Arc::new(DatapathShare {
             account: Arc::clone(self),
             id,
@@ -150,18 +217,9 @@ impl DatapathShare {
 
     /// Takes what a call with a request of so many bytes needs.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, Exceeded> {
-        for level in self.account.levels() {
-            if level.calls.get() >= level.quota.calls {
-                return Err(level.exceeded(Resource::Calls, 1));
-            }
-            if level.memory.get() + bytes > level.quota.memory {
-                return Err(level.exceeded(Resource::Memory, bytes));
-            }
-        }
-        for level in self.account.levels() {
-            level.calls.add(1);
-            level.memory.add(bytes);
-        }
+        self.account.take(Resource::Calls, 1)?;
+        let memory = self.account.take(Resource::Memory, bytes);
+        memory.inspect_err(|_| self.account.give_back(Resource::Calls, 1))?;
         self.calls.add(1);
         self.in_flight.add(1);
         self.memory.add(bytes);
@@ -175,7 +233,7 @@ impl DatapathShare {
 
 impl Drop for DatapathShare {
     fn drop(&mut self) {
-        (self.account.levels()).for_each(|level| level.datapaths.sub(1));
+        self.account.give_back(Resource::Datapaths, 1);
     }
 }
 
@@ -197,10 +255,8 @@ impl Drop for Charge {
     fn drop(&mut self) {
         self.of.in_flight.sub(1);
         self.of.memory.sub(self.bytes);
-        for level in self.of.account.levels() {
-            level.calls.sub(1);
-            level.memory.sub(self.bytes);
-        }
+        self.of.account.give_back(Resource::Calls, 1);
+        self.of.account.give_back(Resource::Memory, self.bytes);
     }
 }
 
@@ -250,7 +306,7 @@ impl From<Exceeded> for Status {
 mod tests {
     use super::*;
 
-    fn account(holder: Holder, parent: Option<Arc<Account>>) -> Arc<Account> {
+    fn account(holder: Holder, parent: Option<Arc<Account>>, is_shared: bool) -> Arc<Account> {
         let owner = Owner {
             holder,
             side: Side::Client,
@@ -263,7 +319,7 @@ mod tests {
             datapaths: 2,
             memory: 100,
         };
-        Arc::new(Account::new(owner, quota, parent))
+        Arc::new(Account::new(owner, quota, parent, is_shared))
     }
 
     fn text(exceeded: Exceeded) -> String {
@@ -274,8 +330,14 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_given_back_whichever_ends_first() {
-        let user = account(Holder::User, None);
-        let [one, other] = [(); 2].map(|()| account(Holder::Application, Some(Arc::clone(&user))));
+        is_given_back(false);
+        is_given_back(true);
+    }
+
+    fn is_given_back(is_shared: bool) {
+        let user = account(Holder::User, None, is_shared);
+        let [one, other] =
+            [(); 2].map(|()| account(Holder::Application, Some(Arc::clone(&user)), is_shared));
         let first = one.open(1).expect("the first");
         let second = other.open(2).expect("two");
         let error = text(one.open(3).expect_err("a third of the user"));
@@ -300,7 +362,7 @@ mod tests {
         assert_eq!(so_far, [1, 60, 7]);
         drop(share);
         let of = |account: &Account| {
-            [&account.calls, &account.datapaths, &account.memory].map(Count::get)
+            [&account.calls, &account.datapaths, &account.memory].map(SharedCount::get)
         };
         assert_eq!(
             (of(&one), of(&other), of(&user)),

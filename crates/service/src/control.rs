@@ -13,18 +13,19 @@ use starling::{NestedContext, OwnedRequest, Server, ServerHandle, Status};
 use crate::error::ServiceError;
 use crate::operator::Operations;
 use crate::publication::Publication;
-use crate::runtime::{Command, RuntimeHandle};
+use crate::runtime::Command;
+use crate::shared::Shared;
 
 /// Serves the control interface of a service.
 pub(crate) fn serve(
     name: &str,
     any_user: bool,
-    runtime: RuntimeHandle,
+    shared: Arc<Shared>,
     operations: Arc<Operations>,
 ) -> Result<ServerHandle, ServiceError> {
     let users = if any_user { "?users=any" } else { "" };
     let controller = Controller {
-        runtime,
+        shared,
         publications: Mutex::default(),
         next: AtomicU64::new(1),
     };
@@ -38,7 +39,7 @@ pub(crate) fn serve(
 }
 
 struct Controller {
-    runtime: RuntimeHandle,
+    shared: Arc<Shared>,
     publications: Mutex<HashMap<u64, Weak<Publication>>>,
     next: AtomicU64,
 }
@@ -73,11 +74,15 @@ impl Control for Controller {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let publication = Publication::new(id, process, user);
         self.remember(&publication);
-        self.runtime.send(Command::Publish {
+        let publish = Command::Publish {
             address: message.address().to_owned(),
             application: message.application().to_owned(),
             publication: Arc::clone(&publication),
-        });
+        };
+        let runtime = self.shared.runtime_of(process, user);
+        if let Some(runtime) = self.shared.runtimes().get(runtime) {
+            runtime.send(publish);
+        }
         let address = publication.begun().await?;
         Ok(Published::new()
             .with_id(publication.id)
@@ -99,7 +104,11 @@ impl Control for Controller {
         request: OwnedRequest<HoldRequest>,
     ) -> Result<HoldResponse, Status> {
         let publication = self.own(&request)?;
-        self.runtime.send(Command::Unpublish(publication.id));
+        publication.withdraw();
+        // It may be on its way from one runtime to another: the one that has it takes this in.
+        for runtime in self.shared.runtimes() {
+            runtime.send(Command::Unpublish(publication.id));
+        }
         publication.over().await;
         Ok(HoldResponse::new())
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use starling_policy::Datapath;
 
-/// One policy of a runtime. A place is used again, an id is not.
+/// One policy, in all runtimes. A place is used again, an id is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyId {
     pub(crate) place: u32,

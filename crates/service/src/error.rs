@@ -47,6 +47,33 @@ pub enum ServiceError {
         /// As it is written in a service's file.
         setting: &'static str,
     },
+    /// So many runtimes cannot be.
+    #[error("runtimes: {runtimes}: write 1 to 64")]
+    Runtimes {
+        /// The number.
+        runtimes: usize,
+    },
+    /// A runtime that is not for the applications of an identity.
+    #[error("dedicated.{identity}: {runtime}: {problem}")]
+    Dedicated {
+        /// The identity.
+        identity: String,
+        /// The runtime.
+        runtime: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// No runtime is for all applications.
+    #[error("dedicated: none of the runtimes is left for other applications: raise `runtimes`")]
+    AllDedicated,
+    /// A core on which no runtime can run.
+    #[error("cores: {core}: this process may run on {cores:?} only")]
+    Core {
+        /// The number.
+        core: usize,
+        /// Those that it may.
+        cores: Vec<usize>,
+    },
     /// An address that is none of the service's devices.
     #[error(
         "{address}: the service has no such device: write udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT"

@@ -27,20 +27,25 @@
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod account;
+mod attached;
 mod control;
 mod datapath;
 mod device;
+mod directory;
 mod error;
 mod forwarded;
 mod link;
 mod metrics;
 mod operator;
+mod placement;
 mod publication;
 mod quota;
+mod reception;
 mod runtime;
 mod schemas;
 mod secrets;
 mod service;
+mod shared;
 mod spans;
 
 /// The user who may reach, have and manage all.

@@ -10,6 +10,7 @@
 //! Handlers and continuations only put what came into a queue: the runtime takes it after the turn, and may use any
 //! link then.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,6 +112,12 @@ pub(crate) trait Link: Send {
     fn begin_wait(&mut self) -> Result<ReactorWait, IoError>;
     fn end_wait(&mut self) -> Result<(), IoError>;
     fn next_timer_ns(&mut self) -> Option<u64>;
+}
+
+impl fmt::Debug for dyn Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.local_address())
+    }
 }
 
 /// See the head of this file.

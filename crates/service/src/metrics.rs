@@ -1,15 +1,24 @@
 //! What policies have counted, in Prometheus' exposition format.
 
 use std::fmt;
+use std::sync::Arc;
 
 use starling_metrics::{CallTotals, Kind, LabelledCalls, TextWriter, write_labelled};
-use starling_policy::{Series, Side};
+use starling_policy::{PolicySpec, Series, Side};
 
-use crate::runtime::{MetricsReport, PolicyMetrics};
+use crate::runtime::Counts;
 use crate::spans::SpanCounts;
 
 /// OpenTelemetry's name for the rest.
 const OTHER: &str = "_OTHER";
+
+/// A policy with what it has done, and its series with the methods' names.
+#[derive(Debug)]
+pub(crate) struct PolicyMetrics {
+    pub(crate) spec: PolicySpec,
+    pub(crate) counts: Counts,
+    pub(crate) series: Vec<(Series, Option<Arc<str>>)>,
+}
 
 /// A series with its counts of a moment.
 struct Counted<'a> {
@@ -60,7 +69,7 @@ impl<'a> Counted<'a> {
 }
 
 /// All of it. Not for a runtime's thread: it takes long.
-pub(crate) fn text(report: &MetricsReport, spans: Option<SpanCounts>) -> String {
+pub(crate) fn text(report: &[PolicyMetrics], spans: Option<SpanCounts>) -> String {
     let mut text = String::new();
     let mut out = TextWriter::new(&mut text);
     write(&mut out, report, spans).expect("a string takes all text");
@@ -69,7 +78,7 @@ pub(crate) fn text(report: &MetricsReport, spans: Option<SpanCounts>) -> String 
 
 fn write(
     out: &mut TextWriter<&mut String>,
-    report: &MetricsReport,
+    report: &[PolicyMetrics],
     spans: Option<SpanCounts>,
 ) -> fmt::Result {
     let mut counted = Vec::new();
@@ -112,7 +121,7 @@ fn write(
 }
 
 /// What all policies have done.
-fn write_policies(out: &mut TextWriter<&mut String>, report: &MetricsReport) -> fmt::Result {
+fn write_policies(out: &mut TextWriter<&mut String>, report: &[PolicyMetrics]) -> fmt::Result {
     type Count = fn(&PolicyMetrics) -> u64;
     let families: [(_, _, _, Count); 4] = [
         (
@@ -153,11 +162,9 @@ fn write_policies(out: &mut TextWriter<&mut String>, report: &MetricsReport) -> 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use starling_endpoint::{Code, MethodId};
     use starling_metrics::{CallRecorder, Writers};
-    use starling_policy::{PolicySpec, SeriesLabels};
+    use starling_policy::SeriesLabels;
 
     use super::*;
 

@@ -1,27 +1,29 @@
 //! What the operator of the service does: `starling.control.Operator`, beside what applications ask.
 //!
-//! All changes come down to one: a list takes the place of the list of policies. The runtime takes all of it, or
-//! nothing.
+//! All changes come down to one: a list takes the place of the list of policies, whole or not at all.
 
 mod builder;
 mod listing;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use starling::managed::{
-    KnownMethodsMut, ListRequest, ListingMut, MetricsRequest, MetricsTextMut, Operator,
-    PolicyChange, PolicyChangesMut, SchemaAddition,
+    KnownMethodsMut, ListRequest, ListingMut, MetricsRequest, MetricsTextMut, MoveRequest,
+    MovedMut, Operator, PolicyChange, PolicyChangesMut, SchemaAddition,
 };
 use starling::{Request, Status};
 use starling_policy::{PolicySpec, SpecError, parse_list};
 
 use self::listing::{fill_account, fill_counts};
-use crate::runtime::{Command, Report, RuntimeHandle};
+use crate::attached::{self, AttachedPolicy};
+use crate::metrics::PolicyMetrics;
+use crate::runtime::{Command, Counts, Report};
+use crate::shared::Shared;
 use crate::{ROOT, metrics};
 
 pub(crate) use self::builder::PolicyBuilder;
@@ -30,44 +32,76 @@ pub(crate) use self::builder::PolicyBuilder;
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 pub(crate) struct Operations {
-    runtime: RuntimeHandle,
+    shared: Arc<Shared>,
     answer_time: Duration,
     /// Those that are attached, in order.
-    policies: Mutex<Vec<PolicySpec>>,
-    /// The runtime has not said whether it has taken the last change.
-    is_unsure: AtomicBool,
+    policies: Mutex<Vec<AttachedPolicy>>,
     builder: PolicyBuilder,
 }
 
 impl Operations {
-    /// With the policies that the runtime has.
+    /// With the policies that the runtimes have.
     pub(crate) fn new(
-        runtime: RuntimeHandle,
-        policies: Vec<PolicySpec>,
+        shared: Arc<Shared>,
+        policies: Vec<AttachedPolicy>,
         builder: PolicyBuilder,
     ) -> Self {
-        Self {
-            runtime,
+        let operations = Self {
+            shared,
             answer_time: ANSWER_TIME,
             policies: Mutex::new(policies),
-            is_unsure: AtomicBool::new(false),
             builder,
-        }
+        };
+        operations.learn_scopes(&operations.policies.lock());
+        operations
     }
 
     /// What policies have counted, as text.
     pub(crate) fn metrics_text(&self) -> Result<String, Status> {
-        let report = self.ask(|reply| Command::Metrics { reply })?;
+        let counts = summed(self.ask_all(|reply| Command::Counts { reply })?);
+        let policies = self.policies.lock().clone();
+        let of = |AttachedPolicy { spec, engine, .. }: AttachedPolicy| {
+            let mut series = Vec::new();
+            engine.lock().series(&mut series);
+            let named = series.into_iter().map(|series| {
+                let labels = series.labels.as_ref();
+                let path = labels.and_then(|labels| self.shared.paths.get(labels.method));
+                (series, path)
+            });
+            PolicyMetrics {
+                counts: counts.get(&spec.name).copied().unwrap_or_default(),
+                series: named.collect(),
+                spec,
+            }
+        };
+        let report: Vec<_> = policies.into_iter().map(of).collect();
         let spans = self.builder.spans.as_ref().map(|spans| spans.counts());
         Ok(metrics::text(&report, spans))
     }
 
-    /// Asks the runtime, and waits for its answer.
-    fn ask<T>(&self, command: impl FnOnce(mpsc::SyncSender<T>) -> Command) -> Result<T, Status> {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        self.runtime.send(command(sender));
-        let answer = receiver.recv_timeout(self.answer_time);
-        answer.map_err(|_| Status::unavailable("the service's runtime does not answer"))
+    /// Asks all runtimes, and waits for their answers, which are in their order.
+    fn ask_all<T>(
+        &self,
+        command: impl Fn(mpsc::SyncSender<T>) -> Command,
+    ) -> Result<Vec<T>, Status> {
+        let asked = self.shared.runtimes().iter().map(|runtime| {
+            let (sender, receiver) = mpsc::sync_channel(1);
+            runtime.send(command(sender));
+            receiver
+        });
+        let asked: Vec<_> = asked.collect();
+        let until = Instant::now() + self.answer_time;
+        let answer = |receiver: mpsc::Receiver<T>| {
+            let left = until.saturating_duration_since(Instant::now());
+            let answer = receiver.recv_timeout(left);
+            answer.map_err(|_| Status::unavailable("the service's runtime does not answer"))
+        };
+        asked.into_iter().map(answer).collect()
+    }
+
+    fn learn_scopes(&self, policies: &[AttachedPolicy]) {
+        let scopes = policies.iter().map(|policy| &policy.spec.scope);
+        self.shared.paths.set_scoped(scopes);
     }
 
     /// Changes the list of policies. `change` returns the policy that gets a new engine in any case. Returns what
@@ -78,29 +112,53 @@ impl Operations {
         dry_run: bool,
     ) -> Result<Vec<String>, Status> {
         let mut attached = self.policies.lock();
-        if self.is_unsure.load(Ordering::Relaxed) {
-            // It answers in the order in which it was asked.
-            let report = self.ask(|reply| Command::Report { reply })?;
-            *attached = report.policies.into_iter().map(|(spec, _)| spec).collect();
-            self.is_unsure.store(false, Ordering::Relaxed);
-        }
-        let mut wanted = attached.clone();
+        let before: Vec<_> = attached.iter().map(|policy| policy.spec.clone()).collect();
+        let mut wanted = before.clone();
         let upgrades = change(&mut wanted)?;
-        let changes = differences(&attached, &wanted, upgrades.as_deref());
-        let list = self.builder.build(&wanted, upgrades.as_deref())?;
+        let changes = differences(&before, &wanted, upgrades.as_deref());
+        let built = self.builder.build(&wanted, upgrades.as_deref())?;
         if dry_run || changes.is_empty() {
             return Ok(changes);
         }
-        let set = |reply| Command::SetPolicies { list, reply };
-        let answer = self.ask(set).inspect_err(|_| {
-            // It may take the list yet.
-            self.is_unsure.store(true, Ordering::Relaxed);
+        let _unmoved = self.shared.changing.lock();
+        let next = attached::replace(&attached, built).map_err(|not| {
+            let text = format!("{}: {}; nothing has changed", not.name, not.error);
+            Status::failed_precondition(text)
         })?;
-        answer.map_err(|(name, error)| {
-            Status::failed_precondition(format!("{name}: {error}; nothing has changed"))
+        attached.clone_from(&next);
+        self.learn_scopes(&next);
+        let list = |reply| Command::SetPolicies {
+            list: next.clone(),
+            reply,
+        };
+        // They take the lists in the order in which they get them, however late.
+        self.ask_all(list).map_err(|_| {
+            Status::unavailable(
+                "the policies are others from now on, but a runtime of the service does not answer: calls that are in \
+                 it pass them when it goes on",
+            )
         })?;
-        *attached = wanted;
         Ok(changes)
+    }
+
+    /// Has an application go on in another runtime. Returns how many of its datapaths do.
+    fn move_to_runtime(&self, process: u32, to: u32) -> Result<usize, Status> {
+        let runtimes = self.shared.runtimes().len();
+        let wanted = usize::try_from(to).ok().filter(|to| *to < runtimes);
+        let Some(to) = wanted else {
+            let text = format!(
+                "runtime {to}: there are {runtimes}, from 0 on: `runtimes` in the service's file"
+            );
+            return Err(Status::invalid_argument(text));
+        };
+        let _unchanged = self.shared.changing.lock();
+        if !self.shared.placement.set(process, to) {
+            let text = format!("process {process}: the service has no such application");
+            return Err(Status::not_found(text));
+        }
+        // Also those that are on their way.
+        let moved = self.ask_all(|reply| Command::Move { process, to, reply })?;
+        Ok(moved.into_iter().sum())
     }
 
     fn attach_policy(&self, json: &str, dry_run: bool) -> Result<Vec<String>, Status> {
@@ -174,6 +232,15 @@ impl Operations {
         }
         Ok(())
     }
+}
+
+/// What policies have done in all runtimes, by name.
+fn summed(of_runtimes: Vec<Vec<(String, Counts)>>) -> HashMap<String, Counts> {
+    let mut sums: HashMap<String, Counts> = HashMap::new();
+    for (name, counts) in of_runtimes.into_iter().flatten() {
+        sums.entry(name).or_default().add(counts);
+    }
+    sums
 }
 
 /// A change of the policies: what of them, and whether only to say what would change. Returns what changes.
@@ -251,8 +318,21 @@ impl Operator for Operations {
         mut response: ListingMut<'_>,
     ) -> Result<(), Status> {
         check_operator(&request)?;
-        let report: Report = self.ask(|reply| Command::Report { reply })?;
-        for (spec, counts) in report.policies {
+        let reports: Vec<Report> = self.ask_all(|reply| Command::Report { reply })?;
+        let (mut counts, mut datapaths) = (Vec::new(), Vec::new());
+        for (runtime, report) in reports.into_iter().enumerate() {
+            let mut runtimes = response.runtimes_mut();
+            let mut of = runtimes.push_default();
+            of.set_applications(report.applications as u32);
+            of.set_datapaths(report.datapaths.len() as u32);
+            of.set_busy_ns(report.busy_ns);
+            counts.push(report.counts);
+            let own = report.datapaths.into_iter();
+            datapaths.extend(own.map(|datapath| (runtime as u32, datapath)));
+        }
+        let counts = summed(counts);
+        for AttachedPolicy { spec, .. } in self.policies.lock().iter() {
+            let counts = counts.get(&spec.name).copied().unwrap_or_default();
             let mut policies = response.policies_mut();
             let mut policy = policies.push_default();
             policy.set_policy(&spec.to_json());
@@ -261,10 +341,11 @@ impl Operator for Operations {
             policy.set_refused(counts.refused);
             policy.set_held(counts.held as u64);
         }
-        for of in report.datapaths {
+        for (runtime, of) in datapaths {
             let mut datapaths = response.datapaths_mut();
             let mut datapath = datapaths.push_default();
             datapath.set_side(of.side);
+            datapath.set_runtime(runtime);
             if let Some(process) = of.process {
                 datapath.set_process(process);
             }
@@ -282,10 +363,14 @@ impl Operator for Operations {
             }
             fill_counts(datapath, &of.counts);
         }
-        for account in report.accounts {
+        let (accounts, counts) = {
+            let accounts = self.shared.accounts.lock();
+            (accounts.all(), accounts.refused)
+        };
+        for account in accounts {
             fill_account(response.quotas_mut().push_default(), &account);
         }
-        let (mut refused, counts) = (response.refused_mut(), report.refused);
+        let mut refused = response.refused_mut();
         refused.set_calls(counts.calls);
         refused.set_datapaths(counts.datapaths);
         refused.set_memory(counts.memory);
@@ -340,6 +425,18 @@ impl Operator for Operations {
         response: PolicyChangesMut<'_>,
     ) -> Result<(), Status> {
         self.answer(&request, response, Self::apply_list)
+    }
+
+    fn move_application(
+        &self,
+        request: Request<'_, MoveRequest>,
+        mut response: MovedMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let asked = request.message();
+        let moved = self.move_to_runtime(asked.process(), asked.runtime())?;
+        response.set_datapaths(moved as u32);
+        Ok(())
     }
 
     fn add_schema(

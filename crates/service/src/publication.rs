@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
@@ -16,6 +17,8 @@ pub(crate) struct Publication {
     pub(crate) process: u32,
     /// Its user.
     pub(crate) user: Option<u32>,
+    /// Its application wants it no more.
+    is_withdrawn: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -33,6 +36,7 @@ impl Publication {
             id,
             process,
             user,
+            is_withdrawn: AtomicBool::new(false),
             state: Mutex::default(),
         })
     }
@@ -53,6 +57,15 @@ impl Publication {
     /// Whether anybody else has it: its application may have given up.
     pub(crate) fn is_wanted(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) > 1
+    }
+
+    /// Its application wants it no more: the runtime that has it, or gets it, ends it.
+    pub(crate) fn withdraw(&self) {
+        self.is_withdrawn.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        self.is_withdrawn.load(Ordering::Acquire)
     }
 
     pub(crate) fn end(&self) {

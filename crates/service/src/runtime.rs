@@ -18,6 +18,8 @@ mod given_up;
 mod identity;
 mod leaving;
 mod links;
+mod load;
+mod moving;
 mod opening;
 mod paths;
 mod policies;
@@ -31,33 +33,37 @@ mod sessions;
 mod streams;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::mpsc;
 
 use starling_endpoint::{CallError, Code, EndpointConfig, MethodId, Status, unsent_message};
 use starling_io::{Clock, MonotonicClock, PeerId};
-use starling_policy::RestoreError;
+use starling_io_shm::Door;
 
-use self::accounts::Accounts;
 use self::calls::{Calls, Forwarded};
 use self::leaving::Leaving;
 use self::links::{LinkId, Links};
+use self::load::Load;
+use self::moving::Handover;
 use self::policies::Policies;
 use self::poller::{Poller, RuntimeWaker};
 use self::reading::{Asking, is_own};
 use self::resolving::{Resolving, Wanted};
 use self::routes::{Callers, RouteId, RouteState, Routes};
+use crate::attached::AttachedPolicy;
 use crate::error::ServiceError;
 use crate::forwarded::{self, translate};
 use crate::link::{Arrived, Ended, Events, Link};
 use crate::publication::Publication;
-use crate::quota::Quotas;
-use crate::schemas::Schemas;
+use crate::shared::Shared;
 
+pub(crate) use self::accounts::Accounts;
 pub(crate) use self::identity::Configured;
-pub(crate) use self::policies::Built;
-pub(crate) use self::report::{MetricsReport, PolicyMetrics, Report};
+pub(crate) use self::paths::Paths;
+pub(crate) use self::policies::Counts;
+pub(crate) use self::report::Report;
+pub(crate) use self::routes::Local;
 
 /// While links are busy or spin, the parked ones are looked at once in so many rounds.
 const ROUNDS_PER_LOOK: u32 = 16;
@@ -91,16 +97,30 @@ pub(crate) enum Command {
     },
     /// An application wants to be called no more.
     Unpublish(u64),
-    /// These policies take the place of all. If one cannot go on with its predecessor's state, its name and why.
+    /// The link of an application that connects, and the way by which its connections come.
+    Admit {
+        process: u32,
+        link: Box<dyn Link>,
+        door: Door,
+    },
+    /// An application goes on in another runtime. Answered with the number of its datapaths that do.
+    Move {
+        process: u32,
+        to: usize,
+        reply: mpsc::SyncSender<usize>,
+    },
+    /// What another runtime had.
+    Adopt(Box<Handover>),
+    /// These policies take the place of all.
     SetPolicies {
-        list: Vec<Built>,
-        reply: mpsc::SyncSender<Result<(), (String, RestoreError)>>,
+        list: Vec<AttachedPolicy>,
+        reply: mpsc::SyncSender<()>,
     },
     /// The operator wants to know.
     Report { reply: mpsc::SyncSender<Report> },
-    /// The operator wants the counts of policies.
-    Metrics {
-        reply: mpsc::SyncSender<MetricsReport>,
+    /// The operator wants the counts of policies, by name.
+    Counts {
+        reply: mpsc::SyncSender<Vec<(String, Counts)>>,
     },
     /// Ends the runtime.
     Stop,
@@ -124,23 +144,21 @@ impl RuntimeHandle {
 
 /// See the head of this file.
 pub(crate) struct Runtime {
+    /// Its number in the service.
+    own: usize,
     links: Links,
     routes: Routes,
     calls: Calls,
     policies: Policies,
-    /// Known methods, which the operator shares.
-    schemas: Arc<Schemas>,
     asking: Asking,
-    accounts: Accounts,
-    identities: Configured,
+    load: Load,
+    shared: Arc<Shared>,
     /// The links by which applications call out, by device.
     adapters: HashMap<Application, Vec<(String, LinkId)>>,
-    /// Where applications connect.
-    frontend: LinkId,
+    /// Where applications connect that have no link of their own.
+    frontend: Option<LinkId>,
     clock: MonotonicClock,
     config: EndpointConfig,
-    /// Makes a secret number of each peer, see [`translate`].
-    stream_keys: RandomState,
     commands: mpsc::Receiver<Command>,
     handle: RuntimeHandle,
     /// The method by which an application asks whether its server is reached.
@@ -148,52 +166,43 @@ pub(crate) struct Runtime {
     resolving: Resolving,
     /// Callers whose server is gone.
     leaving: Vec<Leaving>,
-    /// What applications want that waits for an address to be free.
-    deferred: Vec<Command>,
     /// By the link that listens.
     publications: HashMap<LinkId, Arc<Publication>>,
 }
 
 impl Runtime {
-    /// A runtime for the applications that come by this link.
+    /// The service's runtime with this number, for the applications that come by this link and those that get another.
     pub(crate) fn new(
-        frontend: Box<dyn Link>,
+        own: usize,
+        frontend: Option<Box<dyn Link>>,
         clock: MonotonicClock,
         config: EndpointConfig,
-        schemas: Arc<Schemas>,
+        shared: Arc<Shared>,
     ) -> Result<Self, ServiceError> {
         let mut links = Links::new(clock.clone(), Poller::new()?);
-        let frontend = links.insert(frontend)?;
+        let frontend = frontend.map(|link| links.insert(link)).transpose()?;
         let (sender, commands) = mpsc::channel();
         let waker = Arc::clone(links.poller().waker());
         Ok(Self {
+            own,
             links,
             routes: Routes::default(),
             calls: Calls::default(),
-            policies: Policies::default(),
-            schemas,
-            asking: Asking::default(),
-            accounts: Accounts::new(Quotas::default()),
-            identities: Configured::default(),
+            policies: Policies::new(own),
+            asking: Asking::new(own),
+            load: Load::default(),
+            shared,
             adapters: HashMap::new(),
             frontend,
             clock,
             config,
-            stream_keys: RandomState::new(),
             commands,
             handle: RuntimeHandle { sender, waker },
             reach: MethodId(starling::managed::reach_method().id),
             resolving: Resolving::default(),
             leaving: Vec::new(),
-            deferred: Vec::new(),
             publications: HashMap::new(),
         })
-    }
-
-    /// The quotas and identities of a runtime that has not begun.
-    pub(crate) fn admit_by(&mut self, quotas: Quotas, identities: Configured) {
-        self.accounts = Accounts::new(quotas);
-        self.identities = identities;
     }
 
     /// A runtime that nobody reaches.
@@ -202,7 +211,23 @@ impl Runtime {
         let (clock, config) = (MonotonicClock::new(), EndpointConfig::default());
         let kind = crate::device::DeviceKind::of("shm://nobody").expect("an address");
         let link = kind.client("shm://nobody", &clock, &config);
-        Self::new(link.expect("a device"), clock, config, Arc::default()).expect("a poller")
+        let quotas = crate::Quotas::default();
+        let shared = Shared::new(1, Vec::new(), quotas, Arc::default(), clock.clone());
+        let runtime = Self::new(
+            0,
+            Some(link.expect("a device")),
+            clock,
+            config,
+            Arc::new(shared),
+        );
+        let runtime = runtime.expect("a poller");
+        runtime.shared.set_runtimes(vec![runtime.handle()]);
+        runtime
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     pub(crate) fn handle(&self) -> RuntimeHandle {
@@ -236,10 +261,13 @@ impl Runtime {
             is_idle &= !self.release_held();
             is_idle &= !self.release_read();
             rounds_since_look += 1;
+            self.load.note(!is_idle, &self.clock);
             if !is_idle && rounds_since_look < ROUNDS_PER_LOOK {
                 continue;
             }
+            self.show_load();
             let may_sleep = self.links.park()? && is_idle;
+            let may_sleep = !self.remove_deserted() && may_sleep;
             if is_idle && !may_sleep {
                 self.yield_core();
             }
@@ -279,15 +307,25 @@ impl Runtime {
                     publication,
                 } => self.begin_publication(address, application, publication),
                 Command::Unpublish(id) => self.unpublish(id),
+                Command::Admit {
+                    process,
+                    link,
+                    door,
+                } => self.admit_application(process, link, door),
+                Command::Move { process, to, reply } => {
+                    let _ = reply.send(self.move_application(process, to));
+                }
+                Command::Adopt(handover) => self.adopt(*handover),
                 // Who asked may have given up.
                 Command::SetPolicies { list, reply } => {
-                    let _ = reply.send(self.set_policies(list));
+                    self.set_policies(list);
+                    let _ = reply.send(());
                 }
                 Command::Report { reply } => {
                     let _ = reply.send(self.report());
                 }
-                Command::Metrics { reply } => {
-                    let _ = reply.send(self.policies.metrics());
+                Command::Counts { reply } => {
+                    let _ = reply.send(self.policies.counts());
                 }
                 Command::Stop => {
                     self.links.end_all();
@@ -310,7 +348,7 @@ impl Runtime {
         };
         let is_idle = match entry.link.turn() {
             Ok(is_idle) => is_idle,
-            Err(error) if id == self.frontend => return Err(error.into()),
+            Err(error) if Some(id) == self.frontend => return Err(error.into()),
             Err(error) => {
                 self.fail_link(id, &error.to_string());
                 return Ok(false);
@@ -321,7 +359,7 @@ impl Runtime {
         let sessions_changed = std::mem::replace(&mut entry.sessions_seen, changes) != changes;
         let is_connecting = entry.connecting > 0;
         for ended in events.ended.drain(..) {
-            self.finish(ended);
+            self.finish(id, ended);
         }
         for arrived in events.arrived.drain(..) {
             // Nobody waits for the answer, and to ask who it was would name the next one that has the number.
@@ -389,10 +427,9 @@ impl Runtime {
                 } = arrived;
                 request.options.stream = translate(request.options.stream, stream_key);
                 let stream = request.options.stream.map(|position| position.id);
-                let tag = self.calls.insert(Forwarded {
+                let call = Forwarded {
                     from,
                     reply,
-                    to,
                     call: None,
                     stream_key,
                     method: request.method,
@@ -400,14 +437,16 @@ impl Runtime {
                     stream,
                     route: id,
                     charge,
-                });
+                };
+                let tag = self.calls.insert(to, call);
                 let Some(entry) = self.links.awake(to) else {
-                    return self.fail(tag, Status::unavailable("the service's device has failed"));
+                    let status = Status::unavailable("the service's device has failed");
+                    return self.fail(to, tag, status);
                 };
                 match entry.link.call(session, request, tag) {
-                    Ok(call) => self.calls.made(tag, call),
-                    Err(CallError::Draining) => self.refuse_draining(tag),
-                    Err(error) => self.fail(tag, self.not_made(id, error)),
+                    Ok(call) => self.calls.made(to, tag, call),
+                    Err(CallError::Draining) => self.refuse_draining(to, tag),
+                    Err(error) => self.fail(to, tag, self.not_made(id, error)),
                 }
             }
             RouteState::Down { until_ns, status } if now_ns() < *until_ns => {
@@ -455,18 +494,19 @@ impl Runtime {
     fn stream_key(&self, route: RouteId, peer: PeerId) -> u64 {
         let route = self.routes.get(route);
         match route.is_some_and(|route| matches!(route.callers, Callers::All(_))) {
-            true => self.stream_keys.hash_one(peer.0),
+            true => self.shared.stream_keys.hash_one(peer.0),
             false => 0,
         }
     }
 
     // ---- ends of calls ----
 
-    fn finish(&mut self, ended: Ended) {
+    /// A call is over that was made on a link.
+    fn finish(&mut self, on: LinkId, ended: Ended) {
         if is_own(&ended) {
             return self.handle_own(ended);
         }
-        let Some(forwarded) = self.calls.remove(ended.tag) else {
+        let Some(forwarded) = self.calls.remove(on, ended.tag) else {
             return;
         };
         let Forwarded {
@@ -524,16 +564,14 @@ impl Runtime {
     }
 
     /// Ends a call that did not run.
-    fn fail(&mut self, tag: u64, status: Status) {
-        self.finish(Ended {
-            tag,
-            result: Err(status.with_not_run()),
-        });
+    fn fail(&mut self, on: LinkId, tag: u64, status: Status) {
+        let result = Err(status.with_not_run());
+        self.finish(on, Ended { tag, result });
     }
 
     /// The server of a call that was not made shuts down: the caller may make it elsewhere.
-    fn refuse_draining(&mut self, tag: u64) {
-        let Some(forwarded) = self.calls.remove(tag) else {
+    fn refuse_draining(&mut self, on: LinkId, tag: u64) {
+        let Some(forwarded) = self.calls.remove(on, tag) else {
             return;
         };
         if let Some(entry) = self.links.awake(forwarded.from) {

@@ -1,9 +1,11 @@
 //! The service as a whole.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use starling::ServerHandle;
 use starling::metrics::MetricsPage;
 use starling_endpoint::EndpointConfig;
@@ -11,17 +13,22 @@ use starling_io::{Fault, IoError, MonotonicClock};
 use starling_io_shm::{ShmConfig, ShmIo};
 use starling_policy::{Identities, PolicySpec};
 
-use crate::control;
 use crate::error::ServiceError;
-use crate::link::EndpointLink;
+use crate::link::{EndpointLink, Link};
 use crate::operator::{Operations, PolicyBuilder};
 use crate::quota::Quotas;
-use crate::runtime::{Command, Configured, Runtime, RuntimeHandle};
+use crate::reception::Reception;
+use crate::runtime::{Configured, Runtime};
 use crate::schemas::Schemas;
+use crate::shared::Shared;
 use crate::spans::{Destination, Exporter};
+use crate::{attached, control};
 
 /// The name of a service that was given none.
 const DEFAULT_NAME: &str = "starling";
+
+/// Runtimes of one service, at most.
+const MAX_RUNTIMES: usize = 64;
 
 /// The settings of a [`Service`].
 #[derive(Clone, Debug)]
@@ -30,6 +37,14 @@ pub struct ServiceConfig {
     pub name: String,
     /// Takes applications of all users. Default: only of the service's own, and of root.
     pub any_user: bool,
+    /// Threads that drive the datapaths of applications, at most: an application is in one of them. While one has time
+    /// for all, the others sleep. From 1 to 64. Default: 1.
+    pub runtimes: usize,
+    /// Identities whose applications have a runtime to themselves, with its number. One at least is for all others.
+    pub dedicated: Vec<(String, usize)>,
+    /// The cores on which they run: the n-th on the n-th of them, from the first again when there are fewer. Empty, the
+    /// default: on all.
+    pub cores: Vec<usize>,
     /// The policies that it begins with.
     pub policies: Vec<PolicySpec>,
     /// Schemas in compact form, of methods whose requests policies look into.
@@ -52,6 +67,9 @@ impl Default for ServiceConfig {
         Self {
             name: DEFAULT_NAME.to_owned(),
             any_user: false,
+            runtimes: 1,
+            dedicated: Vec::new(),
+            cores: Vec::new(),
             policies: Vec::new(),
             schemas: Vec::new(),
             metrics: None,
@@ -68,8 +86,8 @@ impl Default for ServiceConfig {
 pub struct Service {
     control: Option<ServerHandle>,
     page: Option<MetricsPage>,
-    handle: RuntimeHandle,
-    thread: Option<JoinHandle<Result<(), ServiceError>>>,
+    runtimes: Vec<JoinHandle<Result<(), ServiceError>>>,
+    shared: Arc<Shared>,
     exporter: Option<Exporter>,
 }
 
@@ -80,15 +98,8 @@ impl Service {
     /// If another process has the name, or the host refuses what the service needs.
     pub fn start(config: ServiceConfig) -> Result<Self, ServiceError> {
         config.quotas.check()?;
-        let identities = Configured::new(&config.identities)?;
+        check_runtimes(&config)?;
         let clock = MonotonicClock::new();
-        let device = ShmConfig {
-            allow_other_users: config.any_user,
-            takes_targets: true,
-            ..ShmConfig::default()
-        };
-        let io = ShmIo::bind(&format!("shm://{}", config.name), device)?;
-        let link = EndpointLink::new(io, clock.clone(), &config.endpoint)?;
         let exporter = config.otlp.as_deref().map(|collector| {
             let destination = Destination::parse(collector)?;
             Exporter::start(destination, &config.name, clock.clone())
@@ -99,42 +110,49 @@ impl Service {
         for schema in &config.schemas {
             schemas.add(schema)?;
         }
+        let mut shared = Shared::new(
+            config.runtimes,
+            config.dedicated.clone(),
+            config.quotas,
+            Arc::clone(&schemas),
+            clock.clone(),
+        );
+        shared.identities = Configured::new(&config.identities)?;
+        shared.spans.clone_from(&spans);
+        let shared = Arc::new(shared);
         let builder = PolicyBuilder {
-            schemas: Arc::clone(&schemas),
-            identities: config.identities,
-            spans: spans.clone(),
+            schemas,
+            identities: config.identities.clone(),
+            spans,
         };
         let policies = builder.build(&config.policies, None)?;
-        let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint, schemas)?;
-        runtime.admit_by(config.quotas, identities);
-        if let Some(spans) = spans {
-            runtime.export_spans(spans);
-        }
+        let policies = attached::replace(&[], policies).expect("they have no predecessors");
+        let mut runtimes = open_runtimes(&config, &clock, &shared)?;
         // No call passes before them.
-        runtime.begin_with(policies);
-        let handle = runtime.handle();
-        let thread = std::thread::Builder::new()
-            .name("starling-runtime".into())
-            .spawn(move || runtime.run())
-            .map_err(|error| {
-                let remedy = "raise the limit of threads";
-                IoError::from_os(Fault::Host, "start a runtime", error, remedy)
-            })?;
-        // It is stopped if it cannot be controlled.
+        for runtime in &mut runtimes {
+            runtime.set_policies(policies.clone());
+        }
+        shared.set_runtimes(runtimes.iter().map(Runtime::handle).collect());
+        // Those that run are stopped if the rest of the service cannot begin.
         let mut service = Self {
             control: None,
             page: None,
-            handle: handle.clone(),
-            thread: Some(thread),
+            runtimes: Vec::new(),
+            shared: Arc::clone(&shared),
             exporter,
         };
-        let operations = Arc::new(Operations::new(handle.clone(), config.policies, builder));
+        for (number, runtime) in runtimes.into_iter().enumerate() {
+            let core = config.cores.get(number % config.cores.len().max(1));
+            let thread = spawn(runtime, core.copied(), Arc::clone(&shared))?;
+            service.runtimes.push(thread);
+        }
+        let operations = Arc::new(Operations::new(Arc::clone(&shared), policies, builder));
         if let Some(address) = &config.metrics {
             let operations = Arc::clone(&operations);
             let text = move || operations.metrics_text().map_err(|error| error.to_string());
             service.page = Some(starling::metrics::serve_text(address, text)?);
         }
-        let control = control::serve(&config.name, config.any_user, handle, operations)?;
+        let control = control::serve(&config.name, config.any_user, shared, operations)?;
         service.control = Some(control);
         Ok(service)
     }
@@ -144,11 +162,9 @@ impl Service {
         self.page.as_ref().map(MetricsPage::address)
     }
 
-    /// Whether it has not ended by itself.
+    /// Whether none of its runtimes has ended by itself.
     pub fn is_running(&self) -> bool {
-        self.thread
-            .as_ref()
-            .is_some_and(|thread| !thread.is_finished())
+        !self.runtimes.iter().any(JoinHandle::is_finished)
     }
 
     /// Waits until the service ends by itself.
@@ -156,24 +172,116 @@ impl Service {
     /// # Errors
     /// Why it has ended.
     pub fn wait(mut self) -> Result<(), ServiceError> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Result<(), ServiceError> {
-        match self.thread.take().map(JoinHandle::join) {
-            None => Ok(()),
-            Some(Ok(result)) => result,
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        // One that ends stops the others.
+        let results = self.runtimes.drain(..).map(JoinHandle::join);
+        let results: Vec<_> = results.collect();
+        for result in results {
+            match result {
+                Ok(result) => result?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
         }
+        Ok(())
     }
+}
+
+/// Refuses what cannot be.
+fn check_runtimes(config: &ServiceConfig) -> Result<(), ServiceError> {
+    let (runtimes, cores) = (config.runtimes, &config.cores);
+    if !(1..=MAX_RUNTIMES).contains(&runtimes) {
+        return Err(ServiceError::Runtimes { runtimes });
+    }
+    for (identity, runtime) in &config.dedicated {
+        let problem = match config.identities.contains_key(identity) {
+            false => "no such identity is configured".to_owned(),
+            true if *runtime >= runtimes => format!("there are {runtimes} runtimes, from 0 on"),
+            true => continue,
+        };
+        return Err(ServiceError::Dedicated {
+            identity: identity.clone(),
+            runtime: *runtime,
+            problem,
+        });
+    }
+    let is_dedicated = |runtime: usize| config.dedicated.iter().any(|(_, of)| *of == runtime);
+    if (0..runtimes).all(is_dedicated) {
+        return Err(ServiceError::AllDedicated);
+    }
+    let own = sched_getaffinity(None);
+    let own = own.map_err(|error| ServiceError::system("see the cores of this process", error))?;
+    let is_own = |core: &usize| *core < CpuSet::MAX_CPU && own.is_set(*core);
+    match cores.iter().find(|core| !is_own(core)) {
+        None => Ok(()),
+        Some(core) => Err(ServiceError::Core {
+            core: *core,
+            cores: (0..CpuSet::MAX_CPU).filter(is_own).collect(),
+        }),
+    }
+}
+
+/// The runtimes of a service, which share the place where applications connect.
+fn open_runtimes(
+    config: &ServiceConfig,
+    clock: &MonotonicClock,
+    shared: &Arc<Shared>,
+) -> Result<Vec<Runtime>, ServiceError> {
+    let device = ShmConfig {
+        allow_other_users: config.any_user,
+        takes_targets: true,
+        ..ShmConfig::default()
+    };
+    let mut device = ShmIo::bind(&format!("shm://{}", config.name), device)?;
+    // Within one runtime they share its link.
+    if config.runtimes > 1 {
+        let mut reception = Reception {
+            doors: device.doors(),
+            clock: clock.clone(),
+            config: config.endpoint.clone(),
+            shared: Arc::clone(shared),
+            links: HashMap::new(),
+        };
+        device.assign_by(move |process| reception.door_of(process));
+    }
+    let link = EndpointLink::new(device, clock.clone(), &config.endpoint)?;
+    let mut frontend: Option<Box<dyn Link>> = Some(Box::new(link));
+    let open = |number| {
+        let (clock, endpoint) = (clock.clone(), config.endpoint.clone());
+        Runtime::new(number, frontend.take(), clock, endpoint, Arc::clone(shared))
+    };
+    (0..config.runtimes).map(open).collect()
+}
+
+/// Starts a runtime, on a core. When it ends, all do.
+fn spawn(
+    mut runtime: Runtime,
+    core: Option<usize>,
+    shared: Arc<Shared>,
+) -> Result<JoinHandle<Result<(), ServiceError>>, ServiceError> {
+    let run = move || {
+        let pinned = core.map_or(Ok(()), |core| {
+            let mut set = CpuSet::new();
+            set.set(core);
+            sched_setaffinity(None, &set)
+        });
+        let pinned =
+            pinned.map_err(|error| ServiceError::system("pin a runtime to its core", error));
+        let ended = pinned.and_then(|()| runtime.run());
+        shared.stop();
+        ended
+    };
+    let thread = std::thread::Builder::new().name("starling-runtime".into());
+    thread.spawn(run).map_err(|error| {
+        let remedy = "raise the limit of threads";
+        IoError::from_os(Fault::Host, "start a runtime", error, remedy).into()
+    })
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.handle.send(Command::Stop);
-        if let Some(thread) = self.thread.take() {
+        self.shared.stop();
+        for runtime in self.runtimes.drain(..) {
             // What it died of was printed.
-            let _ = thread.join();
+            let _ = runtime.join();
         }
         // Nothing is recorded any more: it sends what is left.
         drop(self.exporter.take());

@@ -105,6 +105,10 @@ impl PolicyEngine for AccessControl {
         }
     }
 
+    fn hears_ends(&self) -> bool {
+        false
+    }
+
     fn reads_messages(&self) -> bool {
         true
     }

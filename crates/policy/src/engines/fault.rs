@@ -76,6 +76,10 @@ impl PolicyEngine for Fault {
         }
     }
 
+    fn hears_ends(&self) -> bool {
+        false
+    }
+
     fn save(&self) -> Saved {
         Saved::new(VERSION).with_u64(self.random.0)
     }

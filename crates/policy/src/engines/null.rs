@@ -21,6 +21,10 @@ impl PolicyEngine for Null {
     fn on_request(&mut self, _: &mut PolicyRequest<'_>, _held: usize) -> Verdict {
         Verdict::Pass
     }
+
+    fn hears_ends(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl PolicyEngine for RateLimit {
         }
         let passed_ns = request.now_ns.saturating_sub(self.at_ns) as f64;
         self.tokens = (self.tokens + passed_ns / self.interval_ns).min(self.burst);
-        self.at_ns = request.now_ns;
+        self.at_ns = request.now_ns.max(self.at_ns);
         let wait_ns = (1.0 - self.tokens) * self.interval_ns;
         if wait_ns < 1.0 {
             self.tokens -= 1.0;
@@ -97,6 +97,10 @@ impl PolicyEngine for RateLimit {
         }
         self.tokens -= 1.0;
         Verdict::Hold(request.now_ns.saturating_add(wait_ns as u64))
+    }
+
+    fn hears_ends(&self) -> bool {
+        false
     }
 
     fn save(&self) -> Saved {

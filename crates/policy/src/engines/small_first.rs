@@ -38,6 +38,10 @@ impl PolicyEngine for SmallFirst {
             false => Verdict::Behind,
         }
     }
+
+    fn hears_ends(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -36,6 +36,10 @@ impl PolicyEngine for Timeout {
         *timeout = Some(timeout.map_or(self.at_most, |own| own.min(self.at_most)));
         Verdict::Pass
     }
+
+    fn hears_ends(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

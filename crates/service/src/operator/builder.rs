@@ -6,7 +6,7 @@ use starling::Status;
 use starling_policy::{Identities, PolicyEngine, PolicySpec, check_identities, check_list};
 
 use super::wrong;
-use crate::runtime::Built;
+use crate::attached::Built;
 use crate::schemas::Schemas;
 use crate::secrets::random_bytes;
 use crate::spans::SpanQueue;

@@ -2,7 +2,7 @@
 
 use starling::managed::{DatapathMut, QuotaNumbersMut, QuotaUseMut};
 
-use crate::account::{Account, Count, DatapathCounts};
+use crate::account::{Account, DatapathCounts, SharedCount};
 use crate::quota::{Holder, Quota};
 
 pub(super) fn fill_counts(mut datapath: DatapathMut<'_>, counts: &DatapathCounts) {
@@ -35,7 +35,7 @@ pub(super) fn fill_account(mut of: QuotaUseMut<'_>, account: &Account) {
         numbers.set_memory(memory);
     };
     let used = [&account.calls, &account.datapaths, &account.memory];
-    fill(of.used_mut(), used.map(Count::get));
+    fill(of.used_mut(), used.map(SharedCount::get));
     let Quota {
         calls,
         datapaths,

@@ -22,17 +22,21 @@ pub(crate) struct Refused {
 }
 
 /// Accounts live as long as something is taken from them.
-pub(super) struct Accounts {
+#[derive(Debug)]
+pub(crate) struct Accounts {
     quotas: Quotas,
+    /// Several runtimes take from them.
+    is_shared: bool,
     applications: HashMap<(Side, Application), Weak<Account>>,
     users: HashMap<(Side, Option<u32>), Weak<Account>>,
-    pub(super) refused: Refused,
+    pub(crate) refused: Refused,
 }
 
 impl Accounts {
-    pub(super) fn new(quotas: Quotas) -> Self {
+    pub(crate) fn new(quotas: Quotas, is_shared: bool) -> Self {
         Self {
             quotas,
+            is_shared,
             applications: HashMap::new(),
             users: HashMap::new(),
             refused: Refused::default(),
@@ -46,7 +50,7 @@ impl Accounts {
         identity: &Identity,
     ) -> Result<Arc<DatapathShare>, Status> {
         let (side, user) = (identity.datapath.side, identity.user);
-        let quotas = self.quotas;
+        let (quotas, is_shared) = (self.quotas, self.is_shared);
         let owner = |holder| Owner {
             holder,
             side,
@@ -60,13 +64,14 @@ impl Accounts {
                 program: String::new(),
                 ..owner(Holder::User)
             };
-            Account::new(owner, quotas.user, None)
+            Account::new(owner, quotas.user, None, is_shared)
         });
         let account = find(&mut self.applications, (side, application), || {
             Account::new(
                 owner(Holder::Application),
                 quotas.application,
                 Some(of_user),
+                is_shared,
             )
         });
         account
@@ -85,7 +90,7 @@ impl Accounts {
     }
 
     /// All of applications, then all of users.
-    pub(super) fn all(&self) -> Vec<Arc<Account>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Account>> {
         let applications = self.applications.values().filter_map(Weak::upgrade);
         let mut all: Vec<_> = applications.collect();
         all.sort_by_key(|account| (account.owner.process, account.owner.side as u8));
@@ -124,6 +129,6 @@ impl Runtime {
         let charge = route.share.charge(bytes);
         charge
             .map(Some)
-            .map_err(|exceeded| self.accounts.count(exceeded))
+            .map_err(|exceeded| self.shared.accounts.lock().count(exceeded))
     }
 }

@@ -16,8 +16,6 @@ pub(super) struct Forwarded {
     /// Where the request came from, and its reply.
     pub(super) from: LinkId,
     pub(super) reply: DeferredReply,
-    /// Where the call was made.
-    pub(super) to: LinkId,
     pub(super) call: Option<CallId>,
     /// That of its caller's streams.
     pub(super) stream_key: u64,
@@ -30,46 +28,86 @@ pub(super) struct Forwarded {
     pub(super) charge: Option<Charge>,
 }
 
+/// The calls that were made on one link. Their places are their tags there.
+#[derive(Default)]
+struct Table {
+    calls: Slab<Forwarded>,
+    /// One for each place, made once.
+    watchers: Vec<Waker>,
+}
+
 #[derive(Default)]
 pub(super) struct Calls {
-    table: Slab<Forwarded>,
-    /// One for each place of the table, made once.
-    watchers: Vec<Waker>,
-    cancelled: GivenUp<usize>,
+    /// By link.
+    tables: Vec<Table>,
+    cancelled: GivenUp<(LinkId, usize)>,
 }
 
 impl Calls {
-    /// Adds a call. Returns its tag.
-    pub(super) fn insert(&mut self, call: Forwarded) -> u64 {
-        let place = self.table.insert(call);
-        if place == self.watchers.len() {
-            self.watchers.push(self.cancelled.waker(place));
+    /// Adds a call that is made on a link. Returns its tag.
+    pub(super) fn insert(&mut self, on: LinkId, call: Forwarded) -> u64 {
+        if on >= self.tables.len() {
+            self.tables.resize_with(on + 1, Table::default);
+        }
+        let table = &mut self.tables[on];
+        let place = table.calls.insert(call);
+        if place == table.watchers.len() {
+            table.watchers.push(self.cancelled.waker((on, place)));
         }
         place as u64
     }
 
     /// The call with this tag was made. Its caller may give it up from now on.
-    pub(super) fn made(&mut self, tag: u64, call: CallId) {
-        let Some(forwarded) = self.table.get_mut(tag as usize) else {
+    pub(super) fn made(&mut self, on: LinkId, tag: u64, call: CallId) {
+        let (place, table) = (tag as usize, self.tables.get_mut(on));
+        let Some(table) = table else {
+            return;
+        };
+        let Some(forwarded) = table.calls.get_mut(place) else {
             return;
         };
         forwarded.call = Some(call);
-        let (place, reply) = (tag as usize, &mut forwarded.reply);
-        self.cancelled.watch(reply, &self.watchers[place], place);
+        let (reply, watcher) = (&mut forwarded.reply, &table.watchers[place]);
+        self.cancelled.watch(reply, watcher, (on, place));
     }
 
-    pub(super) fn remove(&mut self, tag: u64) -> Option<Forwarded> {
-        self.table.try_remove(tag as usize)
+    pub(super) fn remove(&mut self, on: LinkId, tag: u64) -> Option<Forwarded> {
+        self.tables.get_mut(on)?.calls.try_remove(tag as usize)
+    }
+
+    /// Takes out the calls that were made on a link, to go on elsewhere.
+    pub(super) fn take_table(&mut self, on: LinkId) -> Slab<Forwarded> {
+        let table = self.tables.get_mut(on);
+        table.map_or_else(Slab::new, |table| std::mem::take(&mut table.calls))
+    }
+
+    /// Goes on with calls that were made on a link, which is another one here.
+    pub(super) fn put_table(&mut self, on: LinkId, calls: Slab<Forwarded>) {
+        if on >= self.tables.len() {
+            self.tables.resize_with(on + 1, Table::default);
+        }
+        let table = &mut self.tables[on];
+        table.calls = calls;
+        for place in table.watchers.len()..table.calls.capacity() {
+            table.watchers.push(self.cancelled.waker((on, place)));
+        }
+        for (place, forwarded) in &mut table.calls {
+            if forwarded.call.is_some() {
+                let reply = &mut forwarded.reply;
+                self.cancelled
+                    .watch(reply, &table.watchers[place], (on, place));
+            }
+        }
     }
 
     /// The calls whose callers have given up since this was last asked.
     pub(super) fn take_cancelled(&mut self) -> Vec<(LinkId, CallId)> {
         let cancelled = self.cancelled.take();
-        let given_up = |place: usize| {
-            let forwarded = self.table.get(place)?;
+        let given_up = |(on, place): (LinkId, usize)| {
+            let forwarded = self.tables.get(on)?.calls.get(place)?;
             // The place may have another call by now.
             let call = forwarded.call.filter(|_| forwarded.reply.is_cancelled())?;
-            Some((forwarded.to, call))
+            Some((on, call))
         };
         cancelled.into_iter().filter_map(given_up).collect()
     }
@@ -80,16 +118,13 @@ impl Calls {
 
     /// Takes out the calls of a link that has failed, made on it or come by it.
     pub(super) fn take_of_link(&mut self, link: LinkId) -> Vec<Forwarded> {
-        let of_link = |(_, call): &(usize, &Forwarded)| call.from == link || call.to == link;
-        let places: Vec<usize> = self
-            .table
-            .iter()
-            .filter(of_link)
-            .map(|(place, _)| place)
-            .collect();
-        places
-            .into_iter()
-            .map(|place| self.table.remove(place))
-            .collect()
+        let mut taken = Vec::new();
+        for (on, Table { calls, .. }) in self.tables.iter_mut().enumerate() {
+            let of_link = |(_, call): &(usize, &Forwarded)| on == link || call.from == link;
+            let places = calls.iter().filter(of_link).map(|(place, _)| place);
+            let places: Vec<usize> = places.collect();
+            taken.extend(places.into_iter().map(|place| calls.remove(place)));
+        }
+        taken
     }
 }

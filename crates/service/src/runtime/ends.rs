@@ -12,6 +12,7 @@ impl Runtime {
         let Some(route) = self.routes.remove(id) else {
             return;
         };
+        self.shared.placement.end(route.identity.process);
         self.leaving.retain(|leaving| leaving.route != id);
         self.resolving.forget(id);
         let from = route.from();

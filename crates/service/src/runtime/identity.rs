@@ -110,6 +110,12 @@ impl Configured {
         ))
     }
 
+    /// The names of those that the application in a process has.
+    pub(crate) fn of_process(&self, process: u32, user: Option<u32>) -> Vec<Arc<str>> {
+        let identity = Identity::new(Side::Client, Some(process), user, "", self);
+        identity.names
+    }
+
     /// The names of those that an application has.
     fn of(&self, process: Option<u32>, user: Option<u32>, program: &str) -> Vec<Arc<str>> {
         let has = |(_, identity): &&(Arc<str>, IdentitySpec)| {

@@ -7,6 +7,8 @@
 //!
 //! So no call that only the service has got counts as one that may have run.
 
+use std::collections::HashMap;
+
 use starling_io::{Clock, PeerId};
 
 use super::Runtime;
@@ -23,6 +25,21 @@ pub(super) struct Leaving {
     until_ns: u64,
 }
 
+impl Leaving {
+    /// The same in another runtime, with the numbers that its link and route have there.
+    pub(super) fn moved(
+        self,
+        links: &HashMap<LinkId, LinkId>,
+        routes: &HashMap<RouteId, RouteId>,
+    ) -> Option<Self> {
+        Some(Self {
+            route: *routes.get(&self.route)?,
+            callers: self.callers.by(*links.get(&self.callers.link())?),
+            until_ns: self.until_ns,
+        })
+    }
+}
+
 impl Runtime {
     /// Has the callers of a route leave, whose server is gone.
     pub(super) fn begin_leaving(&mut self, id: RouteId) {
@@ -34,6 +51,9 @@ impl Runtime {
         }
         route.state = RouteState::Leaving;
         let callers = route.callers;
+        if let Some(publication) = self.publications.get(&callers.link()) {
+            self.shared.directory.begin_leaving(publication.id);
+        }
         let waiting = std::mem::take(&mut route.waiting);
         let reading = std::mem::take(&mut route.reading).into_iter();
         let reading = reading.map(|reading| reading.arrived);

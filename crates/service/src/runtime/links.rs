@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use slab::Slab;
 use starling_io::{Clock, MonotonicClock, ReactorWait};
+use starling_io_shm::Door;
 
 use super::poller::Poller;
 use crate::error::ServiceError;
@@ -35,6 +36,8 @@ enum Wait {
 
 pub(super) struct LinkEntry {
     pub(super) link: Box<dyn Link>,
+    /// The process whose link it is, and the way by which its connections come.
+    pub(super) door: Option<(u32, Door)>,
     /// Watched while it is parked. None: it cannot be.
     descriptor: Option<OwnedFd>,
     wait: Wait,
@@ -54,6 +57,7 @@ pub(super) struct Links {
     poller: Poller,
     /// One that span when links were parked last.
     spinning: Option<LinkId>,
+    deserted: Vec<(LinkId, u32)>,
 }
 
 impl Links {
@@ -63,6 +67,7 @@ impl Links {
             clock,
             poller,
             spinning: None,
+            deserted: Vec::new(),
         }
     }
 
@@ -75,7 +80,27 @@ impl Links {
         &self.poller
     }
 
-    pub(super) fn insert(&mut self, mut link: Box<dyn Link>) -> Result<LinkId, ServiceError> {
+    pub(super) fn insert(&mut self, link: Box<dyn Link>) -> Result<LinkId, ServiceError> {
+        self.admit(link, None)
+    }
+
+    /// The links by which a process connects.
+    pub(super) fn of_process(&self, process: u32) -> Vec<LinkId> {
+        let is_of = |entry: &LinkEntry| entry.door.as_ref().is_some_and(|(of, _)| *of == process);
+        let own = self.entries.iter().filter(|(_, entry)| is_of(entry));
+        own.map(|(id, _)| id).collect()
+    }
+
+    /// The links by which processes connected that have no connection any more. None comes by them from now on.
+    pub(super) fn take_deserted(&mut self) -> Vec<(LinkId, u32)> {
+        std::mem::take(&mut self.deserted)
+    }
+
+    pub(super) fn admit(
+        &mut self,
+        mut link: Box<dyn Link>,
+        door: Option<(u32, Door)>,
+    ) -> Result<LinkId, ServiceError> {
         let descriptor = link.descriptor();
         let place = self.entries.vacant_entry();
         if let Some(descriptor) = &descriptor {
@@ -84,6 +109,7 @@ impl Links {
         let id = place.key();
         place.insert(LinkEntry {
             link,
+            door,
             descriptor,
             wait: Wait::None,
             due_ns: None,
@@ -91,6 +117,30 @@ impl Links {
             routes: 0,
             connecting: 0,
         });
+        Ok(id)
+    }
+
+    /// Takes out a link, which goes on elsewhere.
+    pub(super) fn take(&mut self, id: LinkId) -> Option<LinkEntry> {
+        self.wake(id);
+        let mut entry = self.entries.try_remove(id)?;
+        if let Some(descriptor) = entry.descriptor.take() {
+            self.poller.remove(&descriptor);
+        }
+        Some(entry)
+    }
+
+    /// Goes on with a link that was taken out elsewhere.
+    pub(super) fn put(&mut self, mut entry: LinkEntry) -> Result<LinkId, Box<LinkEntry>> {
+        let place = self.entries.vacant_entry();
+        entry.descriptor = entry.link.descriptor();
+        let watched = entry.descriptor.as_ref();
+        let watched = watched.map_or(Ok(()), |it| self.poller.add(place.key(), it));
+        if watched.is_err() {
+            return Err(Box::new(entry));
+        }
+        let id = place.key();
+        place.insert(entry);
         Ok(id)
     }
 
@@ -149,6 +199,11 @@ impl Links {
                 all = false;
                 self.spinning = Some(id);
                 continue;
+            }
+            if let Some((process, door)) = &entry.door
+                && door.close_if_deserted()
+            {
+                self.deserted.push((id, *process));
             }
             let due_ns = entry.link.next_timer_ns();
             match entry.link.begin_wait() {

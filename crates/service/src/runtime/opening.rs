@@ -2,19 +2,56 @@
 
 use starling_endpoint::Status;
 use starling_io::PeerId;
+use starling_io_shm::Door;
 use starling_policy::Side;
 
 use super::identity::Identity;
 use super::links::LinkId;
 use super::routes::{Callers, Route, RouteId};
-use super::{Application, Runtime};
+use super::{Application, Command, Runtime};
 use crate::device::DeviceKind;
 use crate::error::ServiceError;
+use crate::link::Link;
 
 /// Devices by which one application calls, at most.
 const MAX_ADAPTERS: usize = 16;
 
 impl Runtime {
+    /// An application has a link of its own.
+    pub(super) fn admit_application(&mut self, process: u32, link: Box<dyn Link>, door: Door) {
+        let placed = self.shared.placement.begin(Some(process), self.own);
+        if placed != self.own
+            && let Some(runtime) = self.shared.runtimes().get(placed)
+        {
+            // It has moved meanwhile.
+            self.shared.placement.end(Some(process));
+            return runtime.send(Command::Admit {
+                process,
+                link,
+                door,
+            });
+        }
+        if let Err(error) = self.links.admit(link, Some((process, door))) {
+            // Who has connected sees it.
+            self.shared.placement.end(Some(process));
+            tracing::error!(%error, process, "an application cannot be served");
+        }
+    }
+
+    /// Ends the links of applications that have gone. Returns whether there were any.
+    pub(super) fn remove_deserted(&mut self) -> bool {
+        let deserted = self.links.take_deserted();
+        let any = !deserted.is_empty();
+        for (link, process) in deserted {
+            for route in self.routes.of_link(link) {
+                self.remove_route(route);
+            }
+            self.remove_link(link);
+            self.shared.placement.end(Some(process));
+        }
+        any
+    }
+
     /// The route of a peer that makes its first request.
     pub(super) fn open_route(&mut self, from: LinkId, peer: PeerId) -> Result<RouteId, Status> {
         let entry = self.links.get_mut(from);
@@ -32,9 +69,9 @@ impl Runtime {
         let pid = process.and_then(|process| process.pid);
         let application = pid.map_or(Application::Peer(from, peer), Application::Process);
         let user = process.and_then(|process| process.uid);
-        let identity = Identity::new(Side::Client, pid, user, target, &self.identities);
-        let share = self.accounts.open(application, &identity)?;
-        let link = match self.local_at(target) {
+        let identity = Identity::new(Side::Client, pid, user, target, &self.shared.identities);
+        let share = self.shared.accounts.lock().open(application, &identity)?;
+        let link = match self.shared.directory.find(target) {
             Some(local) => {
                 let kind = DeviceKind::of(&local.address);
                 let kind = kind.map_err(|error| Status::unavailable(error.to_string()))?;
@@ -48,6 +85,7 @@ impl Runtime {
         if let Some(entry) = self.links.get_mut(link) {
             entry.routes += 1;
         }
+        self.shared.placement.begin(pid, self.own);
         Ok(self.routes.insert(route))
     }
 

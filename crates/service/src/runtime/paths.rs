@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 use starling::reflection::BindRequest;
 use starling::{DecodeLimits, Message};
 use starling_endpoint::{Encoding, MethodId};
@@ -21,9 +22,15 @@ const MAX_REQUEST: usize = 512;
 
 type Names = HashMap<MethodId, Arc<str>, RandomState>;
 
+/// Of all runtimes.
 #[derive(Debug)]
-pub(super) struct Paths {
+pub(crate) struct Paths {
     bind: MethodId,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
     learned: Names,
     /// Those of the policies that are attached.
     scoped: Names,
@@ -33,8 +40,7 @@ impl Default for Paths {
     fn default() -> Self {
         Self {
             bind: MethodId(method_id("/starling.reflection.Reflection/Bind")),
-            learned: Names::default(),
-            scoped: Names::default(),
+            known: Mutex::default(),
         }
     }
 }
@@ -42,15 +48,15 @@ impl Default for Paths {
 impl Paths {
     /// Looks whether a request binds a method.
     #[inline]
-    pub(super) fn look_at(&mut self, request: &ForwardedRequest) {
+    pub(super) fn look_at(&self, request: &ForwardedRequest) {
         if request.method == self.bind && request.options.encoding == Encoding::Protobuf {
             self.learn(request.body());
         }
     }
 
     #[cold]
-    fn learn(&mut self, body: &[u8]) {
-        if body.len() > MAX_REQUEST || self.learned.len() >= MAX_LEARNED {
+    fn learn(&self, body: &[u8]) {
+        if body.len() > MAX_REQUEST {
             return;
         }
         let Ok(bind) = BindRequest::from_protobuf(body, DecodeLimits::default()) else {
@@ -58,26 +64,28 @@ impl Paths {
             return;
         };
         let path = bind.path();
-        if let Some(name) = name_of(path) {
-            self.learned
+        let learned = &mut self.known.lock().learned;
+        if let Some(name) = name_of(path).filter(|_| learned.len() < MAX_LEARNED) {
+            learned
                 .entry(MethodId(method_id(path)))
                 .or_insert_with(|| name.into());
         }
     }
 
     /// These are the scopes of the policies that are attached.
-    pub(super) fn set_scoped<'a>(&mut self, scopes: impl Iterator<Item = &'a Scope>) {
-        self.scoped.clear();
+    pub(crate) fn set_scoped<'a>(&self, scopes: impl Iterator<Item = &'a Scope>) {
+        let scoped = &mut self.known.lock().scoped;
+        scoped.clear();
         for scope in scopes {
             let names = scope.methods.iter().map(|name| name.as_str().into());
-            self.scoped
-                .extend(scope.method_ids().into_iter().zip(names));
+            scoped.extend(scope.method_ids().into_iter().zip(names));
         }
     }
 
     /// The name of a method: `kv.Kv/Get`.
-    pub(super) fn get(&self, method: MethodId) -> Option<Arc<str>> {
-        let name = (self.scoped.get(&method)).or_else(|| self.learned.get(&method));
+    pub(crate) fn get(&self, method: MethodId) -> Option<Arc<str>> {
+        let known = self.known.lock();
+        let name = (known.scoped.get(&method)).or_else(|| known.learned.get(&method));
         name.cloned()
     }
 }
@@ -101,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    fn learn(paths: &mut Paths, path: &str) {
+    fn learn(paths: &Paths, path: &str) {
         let mut body = Vec::new();
         let bind = BindRequest::new().with_path(path);
         protobuf::encode(BindRequest::LAYOUT, bind.arena().reader(), &mut body).expect("sound");
@@ -115,8 +123,8 @@ mod tests {
 
     #[test]
     fn names_are_learned_if_they_can_be_some() {
-        let mut paths = Paths::default();
-        learn(&mut paths, "/kv.Kv/Get");
+        let paths = Paths::default();
+        learn(&paths, "/kv.Kv/Get");
         assert_eq!(get(&paths, "/kv.Kv/Get").as_deref(), Some("kv.Kv/Get"));
         let long = format!("/kv.Kv/{}", "x".repeat(MAX_NAME));
         for wrong in [
@@ -129,21 +137,21 @@ mod tests {
             "/ä/b",
             &long,
         ] {
-            learn(&mut paths, wrong);
+            learn(&paths, wrong);
             assert_eq!(get(&paths, wrong), None, "{wrong:?}");
         }
         paths.learn(b"\xff\xff");
         paths.learn(&[0; 600]);
-        assert_eq!(paths.learned.len(), 1);
+        assert_eq!(paths.known.lock().learned.len(), 1);
     }
 
     #[test]
     fn they_are_bounded_but_for_those_of_scopes() {
-        let mut paths = Paths::default();
+        let paths = Paths::default();
         for number in 0..2 * MAX_LEARNED {
-            learn(&mut paths, &format!("/a.A/M{number}"));
+            learn(&paths, &format!("/a.A/M{number}"));
         }
-        assert_eq!(paths.learned.len(), MAX_LEARNED);
+        assert_eq!(paths.known.lock().learned.len(), MAX_LEARNED);
         let scope = Scope {
             methods: vec!["b.B/M".to_owned()],
             ..Scope::default()

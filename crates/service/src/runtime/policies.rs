@@ -14,27 +14,24 @@ mod held;
 mod recorded;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
-use slab::Slab;
 use starling_endpoint::{MethodId, Status};
 use starling_io::{Clock, MonotonicClock};
 use starling_message::method_id;
-use starling_policy::{
-    PolicyEngine, PolicyMethod, PolicyRequest, PolicySpec, RestoreError, Verdict,
-};
+use starling_policy::{PolicyMethod, PolicyRequest, PolicySpec, Verdict};
 
-use self::held::{FIRST_TIMED, Held, HeldKey};
+use self::held::{FIRST_TIMED, HeldKey};
 use super::Runtime;
 use super::given_up::GivenUp;
 use super::identity::Identity;
-use super::paths::Paths;
 use super::reading::{self, Readable, Scratch};
 use super::routes::{Callers, Route, RouteId, RouteState};
+use crate::attached::{AttachedPolicy, SharedEngine};
 use crate::datapath::{Chain, Passed, PolicyId, Step};
 use crate::link::Arrived;
-use crate::spans::SpanQueue;
+
+pub(super) use self::held::Held;
 
 /// Methods of the library itself: policies are for those of applications.
 const INFRASTRUCTURE: &[&str] = &[
@@ -43,19 +40,8 @@ const INFRASTRUCTURE: &[&str] = &[
     "/grpc.health.v1.Health/Watch",
 ];
 
-/// A policy with its engine, as a runtime takes it.
-pub(crate) struct Built {
-    pub(crate) spec: PolicySpec,
-    pub(crate) engine: Box<dyn PolicyEngine>,
-    /// The engine takes its predecessor's place, also if the policy has not changed.
-    pub(crate) upgrades: bool,
-}
-
-impl fmt::Debug for Built {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.spec.fmt(f)
-    }
-}
+/// The first number of the calls of runtime `own`: calls of different runtimes have different numbers.
+const NUMBERS_OF_ONE: u32 = 48;
 
 /// What a policy has done so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,11 +54,18 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// With those of another runtime.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.delayed += other.delayed;
+        self.refused += other.refused;
+        self.held += other.held;
+    }
+
     /// A request passes that has to wait.
-    fn hold(&mut self) {
+    fn delay(&mut self) {
         self.passed += 1;
         self.delayed += 1;
-        self.held += 1;
     }
 }
 
@@ -96,9 +89,11 @@ struct Attached {
     spec: PolicySpec,
     /// In order. Empty: all.
     methods: Vec<MethodId>,
-    engine: Box<dyn PolicyEngine>,
+    engine: Arc<SharedEngine>,
     /// Whether it looks into requests.
     reads: bool,
+    /// Whether it hears of the ends of calls.
+    hears_ends: bool,
     counts: Counts,
 }
 
@@ -124,7 +119,7 @@ impl Attached {
         let Some(step) = arrived.passed.next() else {
             return Verdict::Pass;
         };
-        let held = self.counts.held;
+        let held = self.engine.held();
         let (method, call) = (arrived.request.method, arrived.passed.call);
         let (options, body) = arrived.request.parts_mut();
         let message = by.map(|(schema, scratch)| reading::open(schema, options, body, scratch));
@@ -141,7 +136,7 @@ impl Attached {
             body,
             message,
         };
-        self.engine.on_request(&mut request, held)
+        self.engine.lock().on_request(&mut request, held)
     }
 
     fn applies_to(&self, method: MethodId) -> bool {
@@ -151,58 +146,53 @@ impl Attached {
 
 /// All policies of a runtime.
 pub(super) struct Policies {
-    table: Slab<Attached>,
+    /// By place.
+    table: Vec<Option<Attached>>,
     /// In the order in which requests pass them.
     order: Vec<PolicyId>,
     held: BTreeMap<HeldKey, Held>,
     given_up: GivenUp<HeldKey>,
-    next: u32,
     /// Of requests that were held, and of calls.
     numbers: u64,
     /// The time of the round: one reading of the clock for all calls of it.
     now_ns: u64,
     infrastructure: Vec<MethodId>,
     scratch: Scratch,
-    /// The methods' names, for what policies record.
-    paths: Paths,
-    /// Where spans go.
-    spans: Option<Arc<SpanQueue>>,
-}
-
-impl Default for Policies {
-    fn default() -> Self {
-        let ids = INFRASTRUCTURE.iter().map(|path| MethodId(method_id(path)));
-        Self {
-            table: Slab::new(),
-            order: Vec::new(),
-            held: BTreeMap::new(),
-            given_up: GivenUp::default(),
-            next: 0,
-            numbers: 0,
-            now_ns: 0,
-            infrastructure: ids.collect(),
-            scratch: Scratch::default(),
-            paths: Paths::default(),
-            spans: None,
-        }
-    }
 }
 
 impl Policies {
-    fn get_mut(&mut self, of: PolicyId) -> Option<&mut Attached> {
-        let attached = self.table.get_mut(of.place as usize);
+    /// Those of the service's runtime with this number.
+    pub(super) fn new(own: usize) -> Self {
+        let ids = INFRASTRUCTURE.iter().map(|path| MethodId(method_id(path)));
+        Self {
+            table: Vec::new(),
+            order: Vec::new(),
+            held: BTreeMap::new(),
+            given_up: GivenUp::default(),
+            numbers: (own as u64) << NUMBERS_OF_ONE,
+            now_ns: 0,
+            infrastructure: ids.collect(),
+            scratch: Scratch::default(),
+        }
+    }
+
+    fn get(&self, of: PolicyId) -> Option<&Attached> {
+        let attached = self.table.get(of.place as usize)?.as_ref();
         attached.filter(|attached| attached.id == of.id)
     }
 
-    fn named(&self, name: &str) -> Option<PolicyId> {
-        let is_named = |of: &&PolicyId| self.table[of.place as usize].spec.name == name;
-        self.order.iter().find(is_named).copied()
+    fn get_mut(&mut self, of: PolicyId) -> Option<&mut Attached> {
+        let attached = self.table.get_mut(of.place as usize)?.as_mut();
+        attached.filter(|attached| attached.id == of.id)
     }
 
     /// The policies that the calls of a route pass: those of its callers, then those of a server behind this service.
     pub(super) fn chain(&self, route: &Route) -> Chain {
         let of_side = |identity: &Identity| {
-            let is_in = |of: &&PolicyId| identity.is_in(&self.table[of.place as usize].spec.scope);
+            let is_in = |of: &&PolicyId| {
+                let attached = self.get(**of);
+                attached.is_some_and(|attached| identity.is_in(&attached.spec.scope))
+            };
             let steps = self.order.iter().filter(is_in).map(|of| Step {
                 policy: *of,
                 datapath: Arc::clone(&identity.datapath),
@@ -218,76 +208,54 @@ impl Policies {
 
     /// The names of those of a chain that are still attached.
     pub(super) fn names(&self, chain: &Chain) -> Vec<String> {
-        let attached = chain.iter().filter_map(|step| {
-            let attached = self.table.get(step.policy.place as usize);
-            attached.filter(|attached| attached.id == step.policy.id)
-        });
+        let attached = chain.iter().filter_map(|step| self.get(step.policy));
         attached
             .map(|attached| attached.spec.name.clone())
             .collect()
     }
 
-    /// Has this list take the place of all. Policies of the same name and kind go on with their state. Returns those
-    /// that have changed. On an error, nothing has.
-    fn replace(&mut self, list: Vec<Built>) -> Result<Vec<PolicyId>, (String, RestoreError)> {
-        let mut prepared = Vec::new();
-        for mut built in list {
-            let old = self.named(&built.spec.name);
-            let old = old.filter(|of| self.table[of.place as usize].spec.kind == built.spec.kind);
-            let old_of = old.map(|of| &self.table[of.place as usize]);
-            let replaced = old_of.filter(|old| built.upgrades || old.spec != built.spec);
-            if let Some(attached) = replaced {
-                let saved = attached.engine.save();
-                let restored = built.engine.restore(&mut saved.reader());
-                restored.map_err(|error| (built.spec.name.clone(), error))?;
-            }
-            prepared.push((old, built));
-        }
-        let before = std::mem::take(&mut self.order);
+    /// Has this list take the place of all. Returns those that have changed.
+    fn replace(&mut self, list: Vec<AttachedPolicy>) -> Vec<PolicyId> {
+        let order: Vec<PolicyId> = list.iter().map(|policy| policy.id).collect();
         let mut changed = Vec::new();
-        for (old, built) in prepared {
-            let of = match old {
-                Some(of) => {
-                    let attached = &mut self.table[of.place as usize];
-                    if attached.spec != built.spec {
-                        changed.push(of);
-                    }
-                    if built.upgrades || attached.spec != built.spec {
-                        attached.reads = built.engine.reads_messages();
-                        attached.engine = built.engine;
-                    }
-                    attached.methods = methods_of(&built.spec);
-                    attached.spec = built.spec;
-                    of
+        for policy in list {
+            let of = policy.id;
+            match self.get_mut(of) {
+                None => self.insert(policy),
+                Some(attached) if attached.spec != policy.spec => {
+                    changed.push(of);
+                    attached.methods = methods_of(&policy.spec);
+                    attached.spec = policy.spec;
                 }
-                None => self.insert(built),
-            };
-            self.order.push(of);
-        }
-        for of in before {
-            if !self.order.contains(&of) {
-                self.table.remove(of.place as usize);
+                Some(_) => {}
             }
         }
-        self.learn_scopes();
-        Ok(changed)
+        for place in &mut self.table {
+            place.take_if(|attached| !order.iter().any(|of| of.id == attached.id));
+        }
+        self.order = order;
+        changed
     }
 
-    fn insert(&mut self, built: Built) -> PolicyId {
-        self.next = self.next.wrapping_add(1);
-        let id = self.next;
-        let place = self.table.insert(Attached {
-            id,
-            methods: methods_of(&built.spec),
-            spec: built.spec,
-            reads: built.engine.reads_messages(),
-            engine: built.engine,
+    fn insert(&mut self, policy: AttachedPolicy) {
+        let AttachedPolicy { id, spec, engine } = policy;
+        let (reads, hears_ends) = {
+            let engine = engine.lock();
+            (engine.reads_messages(), engine.hears_ends())
+        };
+        let place = id.place as usize;
+        if place >= self.table.len() {
+            self.table.resize_with(place + 1, || None);
+        }
+        self.table[place] = Some(Attached {
+            id: id.id,
+            methods: methods_of(&spec),
+            spec,
+            engine,
+            reads,
+            hears_ends,
             counts: Counts::default(),
         });
-        PolicyId {
-            place: place as u32,
-            id,
-        }
     }
 
     /// A round begins.
@@ -314,7 +282,7 @@ impl Runtime {
     /// A request has arrived: it passes the policies of its route, and is handed on. Which these are is known when the
     /// route is open: until then it waits, and comes here again.
     pub(super) fn admit(&mut self, id: RouteId, mut arrived: Arrived) {
-        self.policies.paths.look_at(&arrived.request);
+        self.shared.paths.look_at(&arrived.request);
         let Some(route) = self.routes.get(id) else {
             return;
         };
@@ -411,7 +379,7 @@ impl Runtime {
                     return Passage::Refused(status);
                 }
             };
-            attached.counts.hold();
+            attached.counts.delay();
             return Passage::Held { by: of, until_ns };
         }
         Passage::On
@@ -450,22 +418,10 @@ impl Runtime {
         Ok(verdict)
     }
 
-    /// The policies of a runtime that has not begun.
-    pub(crate) fn begin_with(&mut self, list: Vec<Built>) {
-        for built in list {
-            let of = self.policies.insert(built);
-            self.policies.order.push(of);
-        }
-        self.policies.learn_scopes();
-    }
-
     /// Has a list of policies take the place of all. Those that are detached let go of what they hold; those that have
     /// changed decide about it anew.
-    ///
-    /// # Errors
-    /// If one cannot go on with the state of its predecessor: its name, and why. Nothing has changed then.
-    pub(super) fn set_policies(&mut self, list: Vec<Built>) -> Result<(), (String, RestoreError)> {
-        let changed = self.policies.replace(list)?;
+    pub(crate) fn set_policies(&mut self, list: Vec<AttachedPolicy>) {
+        let changed = self.policies.replace(list);
         self.policies.begin_round(&self.clock);
         for route in self.routes.iter_mut() {
             route.chain = self.policies.chain(route);
@@ -485,6 +441,5 @@ impl Runtime {
             }
             self.resume(held);
         }
-        Ok(())
     }
 }

@@ -86,6 +86,12 @@ impl Poller {
         .map_err(|error| ServiceError::system("watch a device", error))
     }
 
+    /// Knows a link's descriptor no more.
+    pub(super) fn remove(&self, descriptor: &OwnedFd) {
+        // It fails only if it does not know it.
+        let _ = epoll::delete(&self.epoll, descriptor.as_fd());
+    }
+
     /// Watches a link's descriptor until it is readable, which it may be already.
     pub(super) fn watch(&self, link: usize, descriptor: &OwnedFd) -> Result<(), ServiceError> {
         let data = epoll::EventData::new_u64(link as u64);

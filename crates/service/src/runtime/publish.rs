@@ -1,6 +1,5 @@
 //! Addresses at which the service listens for applications.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use starling_endpoint::Status;
@@ -9,7 +8,7 @@ use starling_policy::Side;
 use super::identity::Identity;
 use super::links::LinkId;
 use super::resolving::Wanted;
-use super::routes::{Callers, Local, Route, RouteId, RouteState};
+use super::routes::{Callers, Local, Route, RouteId};
 use super::{Application, Command, Runtime};
 use crate::ROOT;
 use crate::device::DeviceKind;
@@ -36,6 +35,18 @@ impl Runtime {
         if !publication.is_wanted() {
             return;
         }
+        let placed = self
+            .shared
+            .runtime_of(publication.process, publication.user);
+        if placed != self.own
+            && let Some(runtime) = self.shared.runtimes().get(placed)
+        {
+            return runtime.send(Command::Publish {
+                address,
+                application,
+                publication,
+            });
+        }
         let has_host_name = |kind: DeviceKind| kind.has_host_name(&address);
         if DeviceKind::of(&address).is_ok_and(has_host_name) {
             let of = Application::Process(publication.process);
@@ -54,12 +65,16 @@ impl Runtime {
     ) {
         let mut begun = Err(Status::failed_precondition("the host name has no address"));
         for address in addresses {
-            if self.is_leaving(&address) {
-                self.deferred.push(Command::Publish {
-                    address,
-                    application,
-                    publication,
-                });
+            let again = Command::Publish {
+                address: address.clone(),
+                application: application.clone(),
+                publication: Arc::clone(&publication),
+            };
+            // Another one may be about to be free.
+            if (self.shared.directory)
+                .defer(&address, &self.handle, again)
+                .is_ok()
+            {
                 return;
             }
             begun = self.publish(&address, &application, &publication);
@@ -88,8 +103,14 @@ impl Runtime {
         self.replace_own(address, application);
         let (process, user) = (Some(publication.process), publication.user);
         let of = Application::Process(publication.process);
-        let mut identity = Identity::new(Side::Server, process, user, address, &self.identities);
-        let share = self.accounts.open(of, &identity)?;
+        let mut identity = Identity::new(
+            Side::Server,
+            process,
+            user,
+            address,
+            &self.shared.identities,
+        );
+        let share = self.shared.accounts.lock().open(of, &identity)?;
         let own = |other: &&Arc<Publication>| other.process == publication.process;
         if self.publications.values().filter(own).count() >= MAX_PUBLICATIONS {
             return Err(Status::resource_exhausted(format!(
@@ -120,12 +141,18 @@ impl Runtime {
         let own = own.map_or_else(String::new, |entry| entry.link.local_address());
         identity.set_server(&own);
         let target = application.to_owned();
+        let local = Local {
+            address: target.clone(),
+            identity: identity.clone(),
+        };
         let mut route = Route::new(Callers::All(from), target, to, of, identity, share);
         route.chain = self.policies.chain(&route);
         if let Some(entry) = self.links.get_mut(to) {
             entry.routes += 1;
         }
         let route = self.routes.insert(route);
+        self.shared.placement.begin(process, self.own);
+        self.shared.directory.insert(publication.id, local);
         self.publications.insert(from, Arc::clone(publication));
         // The service learns by its session when the application ends.
         if let Err(status) = self.reach_application(route) {
@@ -133,20 +160,6 @@ impl Runtime {
             return Err(status);
         }
         Ok(own)
-    }
-
-    /// The application of this service that is reached at an address, if one is.
-    pub(super) fn local_at(&self, address: &str) -> Option<Local> {
-        let is_at = |route: &&Route| {
-            matches!(route.callers, Callers::All(_))
-                && !matches!(route.state, RouteState::Leaving)
-                && is_same(address, &route.identity.datapath.server)
-        };
-        let route = self.routes.iter().find(is_at)?;
-        Some(Local {
-            address: route.target.clone(),
-            identity: route.identity.clone(),
-        })
     }
 
     /// Begins to open a session with an application that is published.
@@ -212,38 +225,7 @@ impl Runtime {
         }
         self.links.remove(from);
         publication.end();
-        // Another application may wait for the address.
-        let deferred = std::mem::take(&mut self.deferred);
-        deferred
-            .into_iter()
-            .for_each(|command| self.handle.send(command));
-    }
-
-    /// Whether the service still listens at an address, whose clients leave.
-    pub(super) fn is_leaving(&mut self, address: &str) -> bool {
-        let leaving = self.leaving.iter().map(|leaving| leaving.callers.link());
-        let links: Vec<LinkId> = leaving
-            .filter(|link| self.publications.contains_key(link))
-            .collect();
-        let own = |link| {
-            self.links
-                .get_mut(link)
-                .map(|entry| entry.link.local_address())
-        };
-        links.into_iter().filter_map(own).any(|own| own == address)
-    }
-}
-
-/// Whether an address leads to a publication of this host.
-fn is_same(address: &str, published: &str) -> bool {
-    let parse = |address: &str| address.strip_prefix("udp://")?.parse::<SocketAddr>().ok();
-    match (parse(address), parse(published)) {
-        (Some(wanted), Some(own)) if own.ip().is_unspecified() => {
-            // A socket at [::] takes what comes for IPv4, too; one at 0.0.0.0 takes nothing else.
-            let takes = own.is_ipv6() || wanted.is_ipv4();
-            wanted.port() == own.port() && wanted.ip().is_loopback() && takes
-        }
-        _ => address == published,
+        self.shared.directory.remove(publication.id);
     }
 }
 
@@ -278,28 +260,6 @@ mod tests {
     use starling_io_shm::{ShmConfig, ShmIo};
 
     use super::*;
-
-    #[test]
-    fn an_address_leads_to_a_publication_of_this_host() {
-        for (address, published) in [
-            ("udp://127.0.0.1:9", "udp://127.0.0.1:9"),
-            ("udp://127.0.0.1:9", "udp://0.0.0.0:9"),
-            ("udp://[::1]:9", "udp://[::]:9"),
-            ("udp://127.0.0.1:9", "udp://[::]:9"),
-            ("shm://kv", "shm://kv"),
-        ] {
-            assert!(is_same(address, published), "{address} {published}");
-        }
-        for (address, published) in [
-            ("udp://127.0.0.1:8", "udp://0.0.0.0:9"),
-            ("udp://10.0.0.7:9", "udp://0.0.0.0:9"),
-            ("udp://[::1]:9", "udp://0.0.0.0:9"),
-            ("udp://127.0.0.1:9", "udp://127.0.0.2:9"),
-            ("shm://kv", "shm://kw"),
-        ] {
-            assert!(!is_same(address, published), "{address} {published}");
-        }
-    }
 
     #[test]
     fn an_application_listens_as_its_user_whatever_it_says() {

@@ -28,6 +28,8 @@ use crate::link::{Arrived, Ended};
 
 /// Set in the tags of the service's own calls. Those of forwarded ones are places in a table.
 const OWN_CALL: u64 = 1 << 63;
+/// Bits of the numbers of one runtime's own calls.
+const QUESTIONS_OF_ONE: u32 = 48;
 /// How long a server may take to describe a method.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// After a failure, calls of the method fail at once for so long.
@@ -87,6 +89,19 @@ struct Question {
 }
 
 impl Asking {
+    /// Those of the service's runtime with this number, whose questions no other one has.
+    pub(super) fn new(own: usize) -> Self {
+        Self {
+            next: (own as u64) << QUESTIONS_OF_ONE,
+            ..Self::default()
+        }
+    }
+
+    /// The requests of a route that wait are to be looked at.
+    pub(super) fn look_at(&mut self, route: RouteId) {
+        self.ready.push_back(route);
+    }
+
     /// The answers would come too late.
     pub(super) fn forget(&mut self, known: &KnownMethods) {
         for known in known.values() {
@@ -285,7 +300,7 @@ impl Runtime {
         let wrong = |problem: String| failed(Code::FailedPrecondition, &problem);
         let response = BindResponse::from_protobuf(response.body(), 1 << 20);
         let response = response.map_err(|error| wrong(error.to_string()))?;
-        let schema = self.schemas.describe(path, response.schema());
+        let schema = self.shared.schemas.describe(path, response.schema());
         let schema = schema.map_err(wrong)?;
         match schema.is_streaming() {
             false => Ok(schema),

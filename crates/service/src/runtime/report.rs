@@ -2,36 +2,24 @@
 
 use std::sync::Arc;
 
-use starling_policy::{PolicySpec, Series};
+use starling_io::Clock;
 
 use super::Runtime;
-use super::accounts::Refused;
 use super::policies::Counts;
 use super::routes::{Route, RouteState};
-use crate::account::{Account, DatapathCounts};
+use crate::account::DatapathCounts;
 
 /// What goes on in a runtime.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// In the order in which calls pass them.
-    pub(crate) policies: Vec<(PolicySpec, Counts)>,
+    /// Of policies, by name, in the order in which calls pass them.
+    pub(crate) counts: Vec<(String, Counts)>,
     pub(crate) datapaths: Vec<DatapathReport>,
-    /// Of applications, then of users.
-    pub(crate) accounts: Vec<Arc<Account>>,
-    /// What was beyond a quota so far.
-    pub(crate) refused: Refused,
+    /// Applications.
+    pub(crate) applications: usize,
+    /// How long there was work so far.
+    pub(crate) busy_ns: u64,
 }
-
-/// A policy with what it has done, and its series with the methods' names.
-#[derive(Debug)]
-pub(crate) struct PolicyMetrics {
-    pub(crate) spec: PolicySpec,
-    pub(crate) counts: Counts,
-    pub(crate) series: Vec<(Series, Option<Arc<str>>)>,
-}
-
-/// What the policies of a runtime have counted, in the order in which calls pass them.
-pub(crate) type MetricsReport = Vec<PolicyMetrics>;
 
 /// The way of one application's calls.
 #[derive(Debug)]
@@ -48,7 +36,8 @@ pub(crate) struct DatapathReport {
 }
 
 impl Runtime {
-    pub(super) fn report(&self) -> Report {
+    pub(super) fn report(&mut self) -> Report {
+        let busy_ns = self.load.busy_ns(self.clock.now_ns());
         let datapath = |route: &Route| {
             let (identity, of) = (&route.identity, &route.identity.datapath);
             DatapathReport {
@@ -64,10 +53,10 @@ impl Runtime {
             }
         };
         Report {
-            policies: self.policies.report(),
+            counts: self.policies.counts(),
             datapaths: self.routes.iter().map(datapath).collect(),
-            accounts: self.accounts.all(),
-            refused: self.accounts.refused,
+            applications: self.processes().len(),
+            busy_ns,
         }
     }
 }

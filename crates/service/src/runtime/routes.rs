@@ -23,7 +23,7 @@ use starling_io::PeerId;
 use super::Application;
 use super::identity::Identity;
 use super::links::LinkId;
-use super::reading::{KnownMethods, Reading};
+use super::reading::{Known, KnownMethods, Reading};
 use super::streams::Streams;
 use crate::ROOT;
 use crate::account::DatapathShare;
@@ -51,6 +51,14 @@ impl Callers {
         let (Self::Peer(link, _) | Self::All(link)) = self;
         link
     }
+
+    /// The same, by a link that has another number.
+    pub(super) fn by(self, link: LinkId) -> Self {
+        match self {
+            Self::Peer(_, peer) => Self::Peer(link, peer),
+            Self::All(_) => Self::All(link),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -70,11 +78,11 @@ pub(super) enum RouteState {
 
 /// A server that is an application of this service, and is called without the way by its address.
 #[derive(Clone, Debug)]
-pub(super) struct Local {
+pub(crate) struct Local {
     /// Where it listens for the service.
-    pub(super) address: String,
+    pub(crate) address: String,
     /// As those see it that come by its address.
-    pub(super) identity: Identity,
+    pub(crate) identity: Identity,
 }
 
 impl Local {
@@ -174,6 +182,12 @@ impl Route {
         }
     }
 
+    /// The answers of its server about methods come to nobody.
+    pub(super) fn forget_asked(&mut self) {
+        self.known
+            .retain(|_, known| !matches!(known, Known::Asked(_)));
+    }
+
     /// Its session is open.
     pub(super) fn open(&mut self, session: SessionId) {
         self.state = RouteState::Open(session);
@@ -252,6 +266,12 @@ impl Routes {
 
     pub(super) fn get_mut(&mut self, id: RouteId) -> Option<&mut Route> {
         self.table.get_mut(id)
+    }
+
+    /// The routes of an application.
+    pub(super) fn of_application(&self, application: Application) -> Vec<RouteId> {
+        let is_of = |(_, route): &(RouteId, &Route)| route.application == application;
+        self.table.iter().filter(is_of).map(|(id, _)| id).collect()
     }
 
     /// The routes with a session of a link.

@@ -35,7 +35,11 @@ impl Runtime {
         if matches!(route.callers, Callers::All(_)) {
             return Err(gone());
         }
-        let local = self.local_at(address).filter(|local| local.admits(user));
+        let local = self
+            .shared
+            .directory
+            .find(address)
+            .filter(|local| local.admits(user));
         let local = local.ok_or_else(gone)?;
         let process = local.identity.process;
         let own = local.address.clone();

@@ -404,7 +404,7 @@ mod __items {
     #[doc(hidden)]
     pub static LISTING_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.control.Listing"),
-        size: 32,
+        size: 40,
         fields: ::std::borrow::Cow::Borrowed(
             &[
                 __rt::FieldLayout {
@@ -451,9 +451,20 @@ mod __items {
                     nested: __rt::Nested::Known(&QUOTA_NUMBERS_LAYOUT),
                     enumeration: ::core::option::Option::None,
                 },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("runtimes"),
+                    json_name: ::std::borrow::Cow::Borrowed("runtimes"),
+                    number: 5,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 32,
+                    nested: __rt::Nested::Known(&RUNTIME_STATE_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
             ],
         ),
-        schema_hash: 0x1916df1e4969c924,
+        schema_hash: 0x7d6618d79f8245c0,
     };
     /// Message `starling.control.Listing`.
     #[derive(Clone)]
@@ -507,6 +518,11 @@ mod __items {
                 ::core::option::Option::None
             }
         }
+        /// By number, from 0.
+        #[inline]
+        pub fn runtimes(self) -> __rt::RepeatedView<'a, RuntimeState> {
+            __rt::RepeatedView::of(self.0, 32)
+        }
     }
     impl ListingMut<'_> {
         /// `policies`, for writing.
@@ -555,6 +571,15 @@ mod __items {
         /// Unsets `refused`.
         pub fn clear_refused(&mut self) {
             self.0.clear_reference(24);
+        }
+        /// `runtimes`, for writing.
+        #[inline]
+        pub fn runtimes_mut(&mut self) -> __rt::RepeatedMut<'_, RuntimeState> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 32)
+        }
+        /// Removes all of `runtimes`.
+        pub fn clear_runtimes(&mut self) {
+            self.0.clear_reference(32);
         }
     }
     impl Listing {
@@ -673,6 +698,199 @@ mod __items {
         /// Unsets `refused`.
         pub fn clear_refused(&mut self) {
             self.as_mut().clear_refused();
+        }
+        /// By number, from 0.
+        #[inline]
+        pub fn runtimes(&self) -> __rt::RepeatedView<'_, RuntimeState> {
+            self.view().runtimes()
+        }
+        /// `runtimes`, for writing.
+        #[inline]
+        pub fn runtimes_mut(&mut self) -> __rt::RepeatedMut<'_, RuntimeState> {
+            __rt::RepeatedMut::of(self.arena.root(), 32)
+        }
+        /// Removes all of `runtimes`.
+        pub fn clear_runtimes(&mut self) {
+            self.as_mut().clear_runtimes();
+        }
+        /// Adds to `runtimes`. For building a message in one expression.
+        #[must_use]
+        pub fn with_runtimes<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v RuntimeState>,
+        ) -> Self {
+            let mut this = self.runtimes_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
+        }
+    }
+    #[doc(hidden)]
+    pub static RUNTIME_STATE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.RuntimeState"),
+        size: 16,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("applications"),
+                    json_name: ::std::borrow::Cow::Borrowed("applications"),
+                    number: 1,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    json_name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    number: 2,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 12,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("busy_ns"),
+                    json_name: ::std::borrow::Cow::Borrowed("busyNs"),
+                    number: 3,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0xc4d8b0544b39ca5a,
+    };
+    /// A thread that drives datapaths.
+    #[derive(Clone)]
+    pub struct RuntimeState {
+        arena: __rt::Arena,
+    }
+    /// A [`RuntimeState`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct RuntimeStateView<'a>(__rt::Reader<'a>);
+    /// A [`RuntimeState`], for writing.
+    pub struct RuntimeStateMut<'a>(__rt::Writer<'a>);
+    __rt::message!(
+        RuntimeState, RuntimeStateView, RuntimeStateMut, RUNTIME_STATE_LAYOUT
+    );
+    impl<'a> RuntimeStateView<'a> {
+        /// Field `applications`.
+        #[inline]
+        pub fn applications(self) -> u32 {
+            self.0.scalar(8)
+        }
+        /// Field `datapaths`.
+        #[inline]
+        pub fn datapaths(self) -> u32 {
+            self.0.scalar(12)
+        }
+        /// Nanoseconds in which it had work, so far.
+        #[inline]
+        pub fn busy_ns(self) -> u64 {
+            self.0.scalar(0)
+        }
+    }
+    impl RuntimeStateMut<'_> {
+        /// Sets `applications`.
+        #[inline]
+        pub fn set_applications(&mut self, value: u32) {
+            self.0.set_scalar(8, value);
+        }
+        /// Unsets `applications`.
+        pub fn clear_applications(&mut self) {
+            self.0.set_scalar::<u32>(8, 0);
+        }
+        /// Sets `datapaths`.
+        #[inline]
+        pub fn set_datapaths(&mut self, value: u32) {
+            self.0.set_scalar(12, value);
+        }
+        /// Unsets `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.0.set_scalar::<u32>(12, 0);
+        }
+        /// Sets `busy_ns`.
+        #[inline]
+        pub fn set_busy_ns(&mut self, value: u64) {
+            self.0.set_scalar(0, value);
+        }
+        /// Unsets `busy_ns`.
+        pub fn clear_busy_ns(&mut self) {
+            self.0.set_scalar::<u64>(0, 0);
+        }
+    }
+    impl RuntimeState {
+        /// Field `applications`.
+        #[inline]
+        pub fn applications(&self) -> u32 {
+            self.view().applications()
+        }
+        /// Sets `applications`.
+        #[inline]
+        pub fn set_applications(&mut self, value: u32) {
+            self.as_mut().set_applications(value);
+        }
+        /// Sets `applications`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_applications(mut self, value: u32) -> Self {
+            self.set_applications(value);
+            self
+        }
+        /// Unsets `applications`.
+        pub fn clear_applications(&mut self) {
+            self.as_mut().clear_applications();
+        }
+        /// Field `datapaths`.
+        #[inline]
+        pub fn datapaths(&self) -> u32 {
+            self.view().datapaths()
+        }
+        /// Sets `datapaths`.
+        #[inline]
+        pub fn set_datapaths(&mut self, value: u32) {
+            self.as_mut().set_datapaths(value);
+        }
+        /// Sets `datapaths`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_datapaths(mut self, value: u32) -> Self {
+            self.set_datapaths(value);
+            self
+        }
+        /// Unsets `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.as_mut().clear_datapaths();
+        }
+        /// Nanoseconds in which it had work, so far.
+        #[inline]
+        pub fn busy_ns(&self) -> u64 {
+            self.view().busy_ns()
+        }
+        /// Sets `busy_ns`.
+        #[inline]
+        pub fn set_busy_ns(&mut self, value: u64) {
+            self.as_mut().set_busy_ns(value);
+        }
+        /// Sets `busy_ns`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_busy_ns(mut self, value: u64) -> Self {
+            self.set_busy_ns(value);
+            self
+        }
+        /// Unsets `busy_ns`.
+        pub fn clear_busy_ns(&mut self) {
+            self.as_mut().clear_busy_ns();
         }
     }
     #[doc(hidden)]
@@ -935,7 +1153,7 @@ mod __items {
     #[doc(hidden)]
     pub static DATAPATH_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.control.Datapath"),
-        size: 105,
+        size: 109,
         fields: ::std::borrow::Cow::Borrowed(
             &[
                 __rt::FieldLayout {
@@ -956,7 +1174,7 @@ mod __items {
                     kind: __rt::Kind::Uint32,
                     shape: __rt::Shape::Singular,
                     presence: __rt::Presence::Bit {
-                        byte: 104,
+                        byte: 108,
                         mask: 1,
                     },
                     offset: 96,
@@ -970,7 +1188,7 @@ mod __items {
                     kind: __rt::Kind::Uint32,
                     shape: __rt::Shape::Singular,
                     presence: __rt::Presence::Bit {
-                        byte: 104,
+                        byte: 108,
                         mask: 2,
                     },
                     offset: 100,
@@ -1098,9 +1316,20 @@ mod __items {
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("runtime"),
+                    json_name: ::std::borrow::Cow::Borrowed("runtime"),
+                    number: 15,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 104,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
             ],
         ),
-        schema_hash: 0x7f6aa0a0b09bfb9e,
+        schema_hash: 0xd4dca596a148c445,
     };
     /// The way of one application's calls to one server, or from its callers to it.
     #[derive(Clone)]
@@ -1131,7 +1360,7 @@ mod __items {
         /// Whether `process` is set.
         #[inline]
         pub fn has_process(self) -> bool {
-            self.0.bit(104, 1)
+            self.0.bit(108, 1)
         }
         /// `process`, if it is set.
         #[inline]
@@ -1154,7 +1383,7 @@ mod __items {
         /// Whether `user` is set.
         #[inline]
         pub fn has_user(self) -> bool {
-            self.0.bit(104, 2)
+            self.0.bit(108, 2)
         }
         /// `user`, if it is set.
         #[inline]
@@ -1220,6 +1449,11 @@ mod __items {
         pub fn response_bytes(self) -> u64 {
             self.0.scalar(88)
         }
+        /// The runtime that drives it.
+        #[inline]
+        pub fn runtime(self) -> u32 {
+            self.0.scalar(104)
+        }
     }
     impl DatapathMut<'_> {
         /// Sets `side`.
@@ -1234,23 +1468,23 @@ mod __items {
         /// Sets `process`.
         #[inline]
         pub fn set_process(&mut self, value: u32) {
-            self.0.set_bit(104, 1, true);
+            self.0.set_bit(108, 1, true);
             self.0.set_scalar(96, value);
         }
         /// Unsets `process`.
         pub fn clear_process(&mut self) {
-            self.0.set_bit(104, 1, false);
+            self.0.set_bit(108, 1, false);
             self.0.set_scalar::<u32>(96, 0);
         }
         /// Sets `user`.
         #[inline]
         pub fn set_user(&mut self, value: u32) {
-            self.0.set_bit(104, 2, true);
+            self.0.set_bit(108, 2, true);
             self.0.set_scalar(100, value);
         }
         /// Unsets `user`.
         pub fn clear_user(&mut self) {
-            self.0.set_bit(104, 2, false);
+            self.0.set_bit(108, 2, false);
             self.0.set_scalar::<u32>(100, 0);
         }
         /// Sets `program`.
@@ -1351,6 +1585,15 @@ mod __items {
         /// Unsets `response_bytes`.
         pub fn clear_response_bytes(&mut self) {
             self.0.set_scalar::<u64>(88, 0);
+        }
+        /// Sets `runtime`.
+        #[inline]
+        pub fn set_runtime(&mut self, value: u32) {
+            self.0.set_scalar(104, value);
+        }
+        /// Unsets `runtime`.
+        pub fn clear_runtime(&mut self) {
+            self.0.set_scalar::<u32>(104, 0);
         }
     }
     impl Datapath {
@@ -1677,6 +1920,27 @@ mod __items {
         /// Unsets `response_bytes`.
         pub fn clear_response_bytes(&mut self) {
             self.as_mut().clear_response_bytes();
+        }
+        /// The runtime that drives it.
+        #[inline]
+        pub fn runtime(&self) -> u32 {
+            self.view().runtime()
+        }
+        /// Sets `runtime`.
+        #[inline]
+        pub fn set_runtime(&mut self, value: u32) {
+            self.as_mut().set_runtime(value);
+        }
+        /// Sets `runtime`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_runtime(mut self, value: u32) -> Self {
+            self.set_runtime(value);
+            self
+        }
+        /// Unsets `runtime`.
+        pub fn clear_runtime(&mut self) {
+            self.as_mut().clear_runtime();
         }
     }
     #[doc(hidden)]
@@ -2605,6 +2869,198 @@ mod __items {
         }
     }
     #[doc(hidden)]
+    pub static MOVE_REQUEST_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.MoveRequest"),
+        size: 8,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("process"),
+                    json_name: ::std::borrow::Cow::Borrowed("process"),
+                    number: 1,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("runtime"),
+                    json_name: ::std::borrow::Cow::Borrowed("runtime"),
+                    number: 2,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 4,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0x25941ee063068c6e,
+    };
+    /// Message `starling.control.MoveRequest`.
+    #[derive(Clone)]
+    pub struct MoveRequest {
+        arena: __rt::Arena,
+    }
+    /// A [`MoveRequest`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct MoveRequestView<'a>(__rt::Reader<'a>);
+    /// A [`MoveRequest`], for writing.
+    pub struct MoveRequestMut<'a>(__rt::Writer<'a>);
+    __rt::message!(MoveRequest, MoveRequestView, MoveRequestMut, MOVE_REQUEST_LAYOUT);
+    impl<'a> MoveRequestView<'a> {
+        /// An application.
+        #[inline]
+        pub fn process(self) -> u32 {
+            self.0.scalar(0)
+        }
+        /// Where it goes on: a runtime's number.
+        #[inline]
+        pub fn runtime(self) -> u32 {
+            self.0.scalar(4)
+        }
+    }
+    impl MoveRequestMut<'_> {
+        /// Sets `process`.
+        #[inline]
+        pub fn set_process(&mut self, value: u32) {
+            self.0.set_scalar(0, value);
+        }
+        /// Unsets `process`.
+        pub fn clear_process(&mut self) {
+            self.0.set_scalar::<u32>(0, 0);
+        }
+        /// Sets `runtime`.
+        #[inline]
+        pub fn set_runtime(&mut self, value: u32) {
+            self.0.set_scalar(4, value);
+        }
+        /// Unsets `runtime`.
+        pub fn clear_runtime(&mut self) {
+            self.0.set_scalar::<u32>(4, 0);
+        }
+    }
+    impl MoveRequest {
+        /// An application.
+        #[inline]
+        pub fn process(&self) -> u32 {
+            self.view().process()
+        }
+        /// Sets `process`.
+        #[inline]
+        pub fn set_process(&mut self, value: u32) {
+            self.as_mut().set_process(value);
+        }
+        /// Sets `process`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_process(mut self, value: u32) -> Self {
+            self.set_process(value);
+            self
+        }
+        /// Unsets `process`.
+        pub fn clear_process(&mut self) {
+            self.as_mut().clear_process();
+        }
+        /// Where it goes on: a runtime's number.
+        #[inline]
+        pub fn runtime(&self) -> u32 {
+            self.view().runtime()
+        }
+        /// Sets `runtime`.
+        #[inline]
+        pub fn set_runtime(&mut self, value: u32) {
+            self.as_mut().set_runtime(value);
+        }
+        /// Sets `runtime`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_runtime(mut self, value: u32) -> Self {
+            self.set_runtime(value);
+            self
+        }
+        /// Unsets `runtime`.
+        pub fn clear_runtime(&mut self) {
+            self.as_mut().clear_runtime();
+        }
+    }
+    #[doc(hidden)]
+    pub static MOVED_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.Moved"),
+        size: 4,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    json_name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    number: 1,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0xf6cb649b1303b6dc,
+    };
+    /// Message `starling.control.Moved`.
+    #[derive(Clone)]
+    pub struct Moved {
+        arena: __rt::Arena,
+    }
+    /// A [`Moved`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct MovedView<'a>(__rt::Reader<'a>);
+    /// A [`Moved`], for writing.
+    pub struct MovedMut<'a>(__rt::Writer<'a>);
+    __rt::message!(Moved, MovedView, MovedMut, MOVED_LAYOUT);
+    impl<'a> MovedView<'a> {
+        /// Those that were in another runtime.
+        #[inline]
+        pub fn datapaths(self) -> u32 {
+            self.0.scalar(0)
+        }
+    }
+    impl MovedMut<'_> {
+        /// Sets `datapaths`.
+        #[inline]
+        pub fn set_datapaths(&mut self, value: u32) {
+            self.0.set_scalar(0, value);
+        }
+        /// Unsets `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.0.set_scalar::<u32>(0, 0);
+        }
+    }
+    impl Moved {
+        /// Those that were in another runtime.
+        #[inline]
+        pub fn datapaths(&self) -> u32 {
+            self.view().datapaths()
+        }
+        /// Sets `datapaths`.
+        #[inline]
+        pub fn set_datapaths(&mut self, value: u32) {
+            self.as_mut().set_datapaths(value);
+        }
+        /// Sets `datapaths`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_datapaths(mut self, value: u32) -> Self {
+            self.set_datapaths(value);
+            self
+        }
+        /// Unsets `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.as_mut().clear_datapaths();
+        }
+    }
+    #[doc(hidden)]
     pub static SCHEMA_ADDITION_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.control.SchemaAddition"),
         size: 8,
@@ -3384,6 +3840,16 @@ mod __items {
                 idempotent: false,
             },
             __rt::MethodDescriptor {
+                path: "/starling.control.Operator/MoveApplication",
+                id: 0xde70de7d,
+                mode: __rt::Mode::Worker,
+                request: &MOVE_REQUEST_LAYOUT,
+                response: &MOVED_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+            __rt::MethodDescriptor {
                 path: "/starling.control.Operator/AddSchema",
                 id: 0x7fa24177,
                 mode: __rt::Mode::Worker,
@@ -3404,8 +3870,8 @@ mod __items {
                 idempotent: false,
             },
         ],
-        schema_hash: 0x593a27c5ab69dfe3,
-        schema: b"\x01\x0c\x1fstarling.control.SchemaAddition\x01\x01\x0c\x00\x06schema\x1dstarling.control.KnownMethods\x01\x01\t\x01\x07methods\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x04\x01\x0b\x01\x08policies\x06\x02\x0b\x01\tdatapaths\x07\x03\x0b\x01\x06quotas\x08\x04\x0b\x00\x07refused\t\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x0e\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08\t\x01\nidentities\t\x04\x00\x02id\n\x04\x00\x05calls\x0b\x04\x00\tin_flight\x0c\x04\x00\x06memory\r\x04\x00\rrequest_bytes\x0e\x04\x00\x0eresponse_bytes\x19starling.control.QuotaUse\x08\x01\t\x00\x02of\x02\t\x00\x04side\x03\r\x04\x07process\x04\r\x04\x04user\x05\t\x00\x07program\x06\x0b\x00\x04used\t\x07\x0b\x00\x05quota\t\x08\x04\x00\x07refused\x1dstarling.control.QuotaNumbers\x03\x01\x04\x00\x05calls\x02\x04\x00\tdatapaths\x03\x04\x00\x06memory\x1fstarling.control.MetricsRequest\x00\x1cstarling.control.MetricsText\x01\x01\t\x00\x04text\t$/starling.control.Operator/AddSchema\x00\x00\x01 /starling.control.Operator/Apply\x00\x02\x03!/starling.control.Operator/Attach\x00\x02\x03$/starling.control.Operator/Configure\x00\x02\x03!/starling.control.Operator/Detach\x00\x02\x03\x1f/starling.control.Operator/List\x00\x04\x05&/starling.control.Operator/ListSchemas\x00\x04\x01\"/starling.control.Operator/Metrics\x00\n\x0b\"/starling.control.Operator/Upgrade\x00\x02\x03",
+        schema_hash: 0xf2151219fe16945a,
+        schema: b"\x01\x0f\x1fstarling.control.SchemaAddition\x01\x01\x0c\x00\x06schema\x1dstarling.control.KnownMethods\x01\x01\t\x01\x07methods\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x05\x01\x0b\x01\x08policies\x06\x02\x0b\x01\tdatapaths\x07\x03\x0b\x01\x06quotas\x08\x04\x0b\x00\x07refused\t\x05\x0b\x01\x08runtimes\n\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x0f\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08\t\x01\nidentities\t\x04\x00\x02id\n\x04\x00\x05calls\x0b\x04\x00\tin_flight\x0c\x04\x00\x06memory\r\x04\x00\rrequest_bytes\x0e\x04\x00\x0eresponse_bytes\x0f\r\x00\x07runtime\x19starling.control.QuotaUse\x08\x01\t\x00\x02of\x02\t\x00\x04side\x03\r\x04\x07process\x04\r\x04\x04user\x05\t\x00\x07program\x06\x0b\x00\x04used\t\x07\x0b\x00\x05quota\t\x08\x04\x00\x07refused\x1dstarling.control.QuotaNumbers\x03\x01\x04\x00\x05calls\x02\x04\x00\tdatapaths\x03\x04\x00\x06memory\x1dstarling.control.RuntimeState\x03\x01\r\x00\x0capplications\x02\r\x00\tdatapaths\x03\x04\x00\x07busy_ns\x1fstarling.control.MetricsRequest\x00\x1cstarling.control.MetricsText\x01\x01\t\x00\x04text\x1cstarling.control.MoveRequest\x02\x01\r\x00\x07process\x02\r\x00\x07runtime\x16starling.control.Moved\x01\x01\r\x00\tdatapaths\n$/starling.control.Operator/AddSchema\x00\x00\x01 /starling.control.Operator/Apply\x00\x02\x03!/starling.control.Operator/Attach\x00\x02\x03$/starling.control.Operator/Configure\x00\x02\x03!/starling.control.Operator/Detach\x00\x02\x03\x1f/starling.control.Operator/List\x00\x04\x05&/starling.control.Operator/ListSchemas\x00\x04\x01\"/starling.control.Operator/Metrics\x00\x0b\x0c*/starling.control.Operator/MoveApplication\x00\r\x0e\"/starling.control.Operator/Upgrade\x00\x02\x03",
         file_descriptor_set: include_bytes!("starling.control.fds"),
     };
     /// For the operator: the service's own user, and root.
@@ -3452,6 +3918,12 @@ mod __items {
             request: __rt::Request<'_, PolicyChange>,
             response: PolicyChangesMut<'_>,
         ) -> ::core::result::Result<(), __rt::Status>;
+        /// Has an application go on in another runtime, with its calls.
+        fn move_application(
+            &self,
+            request: __rt::Request<'_, MoveRequest>,
+            response: MovedMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
         /// Makes methods known, by whose requests policies may decide. Returns them.
         fn add_schema(
             &self,
@@ -3468,7 +3940,7 @@ mod __items {
     /// Serves `starling.control.Operator` with an implementation of [`Operator`].
     pub struct OperatorServer<__T> {
         service: ::std::sync::Arc<__T>,
-        modes: [__rt::Mode; 9],
+        modes: [__rt::Mode; 10],
     }
     impl<__T: Operator> OperatorServer<__T> {
         /// Serves with `service`; methods run where the `.proto` file says.
@@ -3480,6 +3952,7 @@ mod __items {
             Self {
                 service,
                 modes: [
+                    __rt::Mode::Worker,
                     __rt::Mode::Worker,
                     __rt::Mode::Worker,
                     __rt::Mode::Worker,
@@ -3622,12 +4095,26 @@ mod __items {
             let service = ::std::sync::Arc::clone(&self.service);
             registrar
                 .unary::<
-                    SchemaAddition,
-                    KnownMethods,
+                    MoveRequest,
+                    Moved,
                     _,
                 >(
                     &OPERATOR_SERVICE.methods[7],
                     self.modes[7],
+                    move |
+                        request: __rt::Request<'_, MoveRequest>,
+                        response: MovedMut<'_>|
+                    { <__T as Operator>::move_application(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    SchemaAddition,
+                    KnownMethods,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[8],
+                    self.modes[8],
                     move |
                         request: __rt::Request<'_, SchemaAddition>,
                         response: KnownMethodsMut<'_>|
@@ -3640,8 +4127,8 @@ mod __items {
                     KnownMethods,
                     _,
                 >(
-                    &OPERATOR_SERVICE.methods[8],
-                    self.modes[8],
+                    &OPERATOR_SERVICE.methods[9],
+                    self.modes[9],
                     move |
                         request: __rt::Request<'_, ListRequest>,
                         response: KnownMethodsMut<'_>|
@@ -3885,6 +4372,36 @@ mod __items {
                     ::core::option::Option::Some(options),
                 )
         }
+        /// Has an application go on in another runtime, with its calls.
+        pub fn move_application(&self, request: &MoveRequest) -> __C::Call<Moved> {
+            self.caller
+                .unary::<
+                    MoveRequest,
+                    Moved,
+                >(
+                    &OPERATOR_SERVICE.methods[7],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `move_application`, with options for this call, which come before the client's.
+        pub fn move_application_with(
+            &self,
+            request: &MoveRequest,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<Moved> {
+            self.caller
+                .unary::<
+                    MoveRequest,
+                    Moved,
+                >(
+                    &OPERATOR_SERVICE.methods[7],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
         /// Makes methods known, by whose requests policies may decide. Returns them.
         pub fn add_schema(&self, request: &SchemaAddition) -> __C::Call<KnownMethods> {
             self.caller
@@ -3892,7 +4409,7 @@ mod __items {
                     SchemaAddition,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[7],
+                    &OPERATOR_SERVICE.methods[8],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -3909,7 +4426,7 @@ mod __items {
                     SchemaAddition,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[7],
+                    &OPERATOR_SERVICE.methods[8],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
@@ -3922,7 +4439,7 @@ mod __items {
                     ListRequest,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[8],
+                    &OPERATOR_SERVICE.methods[9],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -3939,7 +4456,7 @@ mod __items {
                     ListRequest,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[8],
+                    &OPERATOR_SERVICE.methods[9],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),

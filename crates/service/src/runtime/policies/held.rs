@@ -18,11 +18,11 @@ pub(super) const FIRST_TIMED: HeldKey = (1, 0);
 const BYTES_BEHIND: usize = 64 << 10;
 
 /// A request that a policy holds back.
-pub(super) struct Held {
-    pub(super) by: PolicyId,
-    pub(super) since_ns: u64,
-    pub(super) route: RouteId,
-    pub(super) arrived: Arrived,
+pub(in crate::runtime) struct Held {
+    pub(in crate::runtime) by: PolicyId,
+    pub(in crate::runtime) since_ns: u64,
+    pub(in crate::runtime) route: RouteId,
+    pub(in crate::runtime) arrived: Arrived,
 }
 
 impl Policies {
@@ -32,7 +32,12 @@ impl Policies {
         Some(*due_ns)
     }
 
-    fn hold(&mut self, until_ns: u64, mut held: Held) {
+    /// Keeps a request until a time.
+    pub(in crate::runtime) fn hold(&mut self, until_ns: u64, mut held: Held) {
+        if let Some(attached) = self.get_mut(held.by) {
+            attached.counts.held += 1;
+            attached.engine.hold();
+        }
         let key = (until_ns, self.number());
         let waker = self.given_up.waker(key);
         self.given_up.watch(&mut held.arrived.reply, &waker, key);
@@ -43,6 +48,7 @@ impl Policies {
         let held = self.held.remove(&key)?;
         if let Some(attached) = self.get_mut(held.by) {
             attached.counts.held -= 1;
+            attached.engine.let_go();
         }
         Some(held)
     }
@@ -66,6 +72,16 @@ impl Policies {
     fn take_behind(&mut self) -> Option<Held> {
         let (key, _) = self.held.range(..FIRST_TIMED).next()?;
         self.take(*key)
+    }
+
+    /// Takes out the requests of a route, with the times until which they are held.
+    pub(in crate::runtime) fn take_of_route(&mut self, route: RouteId) -> Vec<(u64, Held)> {
+        let of_route = self.held.iter().filter(|(_, held)| held.route == route);
+        let keys: Vec<HeldKey> = of_route.map(|(key, _)| *key).collect();
+        let taken = keys.into_iter().map(|key| (key.0, self.take(key)));
+        taken
+            .filter_map(|(until_ns, held)| Some((until_ns, held?)))
+            .collect()
     }
 
     /// Takes out the requests that are held for a reason, in order.
@@ -148,11 +164,7 @@ impl Runtime {
 
     /// The requests of a route that policies hold, which ends.
     pub(in crate::runtime) fn take_held_of(&mut self, route: RouteId) -> Vec<Arrived> {
-        if self.policies.held.is_empty() {
-            return Vec::new();
-        }
-        let of_route = |_: &Policies, held: &Held| held.route == route;
-        let held = self.policies.take_held(of_route);
-        held.into_iter().map(|held| held.arrived).collect()
+        let held = self.policies.take_of_route(route).into_iter();
+        held.map(|(_, held)| held.arrived).collect()
     }
 }

@@ -3,53 +3,27 @@
 use std::sync::Arc;
 
 use starling_endpoint::{Code, MethodId};
-use starling_policy::{PolicyEnd, PolicySpec};
+use starling_policy::PolicyEnd;
 
-use super::{Attached, Counts, Policies, Runtime};
+use super::{Counts, Policies, Runtime};
 use crate::datapath::Passed;
-use crate::runtime::report::{MetricsReport, PolicyMetrics};
-use crate::spans::{RecordedSpan, SpanQueue};
+use crate::shared::Shared;
+use crate::spans::RecordedSpan;
 
 impl Policies {
     /// What all have done so far, in order.
-    pub(in crate::runtime) fn report(&self) -> Vec<(PolicySpec, Counts)> {
-        let attached = self.order.iter().map(|of| &self.table[of.place as usize]);
+    pub(in crate::runtime) fn counts(&self) -> Vec<(String, Counts)> {
+        let attached = self.order.iter().filter_map(|of| self.get(*of));
         attached
-            .map(|attached| (attached.spec.clone(), attached.counts))
+            .map(|attached| (attached.spec.name.clone(), attached.counts))
             .collect()
     }
 
-    /// What all have counted. The counts themselves are read elsewhere.
-    pub(in crate::runtime) fn metrics(&self) -> MetricsReport {
-        let of = |attached: &Attached| {
-            let mut series = Vec::new();
-            attached.engine.series(&mut series);
-            let named = series.into_iter().map(|series| {
-                let labels = series.labels.as_ref();
-                let path = labels.and_then(|labels| self.paths.get(labels.method));
-                (series, path)
-            });
-            PolicyMetrics {
-                spec: attached.spec.clone(),
-                counts: attached.counts,
-                series: named.collect(),
-            }
-        };
-        let attached = self.order.iter().map(|of| &self.table[of.place as usize]);
-        attached.map(of).collect()
-    }
-
-    /// The policies are others.
-    pub(super) fn learn_scopes(&mut self) {
-        let scopes = self.table.iter().map(|(_, attached)| &attached.spec.scope);
-        self.paths.set_scoped(scopes);
-    }
-
     /// A call is over: those that it has passed hear of it.
-    fn end(&mut self, passed: &Passed, method: MethodId, code: Code) {
+    fn end(&self, passed: &Passed, method: MethodId, code: Code, shared: &Shared) {
         for step in passed.reversed() {
-            let attached = self.table.get_mut(step.policy.place as usize);
-            let Some(attached) = attached.filter(|attached| attached.id == step.policy.id) else {
+            let attached = self.get(step.policy).filter(|it| it.hears_ends);
+            let Some(attached) = attached else {
                 continue;
             };
             let end = PolicyEnd {
@@ -62,16 +36,18 @@ impl Policies {
                 request_bytes: passed.request_bytes,
                 response_bytes: passed.response_bytes,
             };
-            if attached.applies_to(method) {
-                attached.engine.on_end(&end);
-            }
-            if let Some(span) = attached.engine.end_span(&end)
-                && let Some(spans) = &self.spans
-            {
+            let span = {
+                let mut engine = attached.engine.lock();
+                if attached.applies_to(method) {
+                    engine.on_end(&end);
+                }
+                engine.end_span(&end)
+            };
+            if let (Some(span), Some(spans)) = (span, &shared.spans) {
                 spans.push(RecordedSpan {
                     span,
                     policy: attached.spec.name.clone(),
-                    path: self.paths.get(method),
+                    path: shared.paths.get(method),
                     method,
                     datapath: Arc::clone(&step.datapath),
                     code,
@@ -84,11 +60,6 @@ impl Policies {
 }
 
 impl Runtime {
-    /// Where the spans go that policies record.
-    pub(crate) fn export_spans(&mut self, spans: Arc<SpanQueue>) {
-        self.policies.spans = Some(spans);
-    }
-
     /// Policies hear of the end of a call that they let pass.
     pub(in crate::runtime) fn end_of_policies(
         &mut self,
@@ -97,7 +68,7 @@ impl Runtime {
         code: Code,
     ) {
         if !passed.is_empty() {
-            self.policies.end(passed, method, code);
+            self.policies.end(passed, method, code, &self.shared);
         }
     }
 }

@@ -1,0 +1,244 @@
+//! Applications that move from one runtime to another, with all that is theirs: links, routes, calls in flight, what
+//! waits. Nobody at either end of a call sees it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use slab::Slab;
+use starling_endpoint::Code;
+
+use super::calls::Forwarded;
+use super::leaving::Leaving;
+use super::links::{LinkEntry, LinkId};
+use super::policies::Held;
+use super::routes::{Callers, Route, RouteId, RouteState};
+use super::{Application, Command, Runtime};
+use crate::publication::Publication;
+
+/// An application on its way to another runtime. Links and routes have the numbers of the one that it has left.
+pub(crate) struct Handover {
+    process: u32,
+    links: Vec<(LinkId, LinkEntry, Slab<Forwarded>)>,
+    /// Those of them by which it calls out, with the addresses for which they were made.
+    adapters: Vec<(String, LinkId)>,
+    routes: Vec<(RouteId, Route)>,
+    /// With the times until which policies hold them.
+    held: Vec<(u64, Held)>,
+    leaving: Vec<Leaving>,
+    /// By the link at which clients come.
+    publications: Vec<(LinkId, Arc<Publication>)>,
+}
+
+impl std::fmt::Debug for Handover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handover")
+            .field("process", &self.process)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Runtime {
+    /// Has an application move to another runtime, where it is placed already. Returns how many of its datapaths do.
+    pub(super) fn move_application(&mut self, process: u32, to: usize) -> usize {
+        let runtime = self.shared.runtimes().get(to).cloned();
+        let Some(runtime) = runtime.filter(|_| to != self.own) else {
+            return 0;
+        };
+        let Some(handover) = self.take_application(process) else {
+            return 0;
+        };
+        let moved = handover.routes.len();
+        runtime.send(Command::Adopt(Box::new(handover)));
+        moved
+    }
+
+    /// Takes out an application. None: it has nothing here, or shares the link of those that have none of their own.
+    fn take_application(&mut self, process: u32) -> Option<Handover> {
+        let application = Application::Process(process);
+        let ids = self.routes.of_application(application);
+        let from = |id: &RouteId| self.routes.get(*id).map(Route::from);
+        if ids
+            .iter()
+            .filter_map(from)
+            .any(|link| Some(link) == self.frontend)
+        {
+            return None;
+        }
+        let adapters = self.adapters.remove(&application).unwrap_or_default();
+        let mut links = self.links.of_process(process);
+        links.extend(adapters.iter().map(|(_, link)| *link));
+        let (mut routes, mut held, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
+        let mut publications = Vec::new();
+        for id in ids {
+            held.append(&mut self.policies.take_of_route(id));
+            leaving.extend(self.leaving.extract_if(.., |leaving| leaving.route == id));
+            self.resolving.forget(id);
+            let Some(mut route) = self.routes.remove(id) else {
+                continue;
+            };
+            // Whoever has it next asks again.
+            self.asking.forget(&route.known);
+            route.forget_asked();
+            if let Callers::All(from) = route.callers {
+                links.extend([from, route.link]);
+                publications.extend(self.publications.remove(&from).map(|it| (from, it)));
+            }
+            routes.push((id, route));
+        }
+        let mut taken = Vec::new();
+        for link in links {
+            let calls = self.calls.take_table(link);
+            if let Some(entry) = self.links.take(link) {
+                taken.push((link, entry, calls));
+            }
+        }
+        (!taken.is_empty()).then_some(Handover {
+            process,
+            links: taken,
+            adapters,
+            routes,
+            held,
+            leaving,
+            publications,
+        })
+    }
+
+    /// Goes on with an application that another runtime had.
+    pub(super) fn adopt(&mut self, handover: Handover) {
+        self.policies.begin_round(&self.clock);
+        let Handover {
+            process,
+            links,
+            adapters,
+            routes,
+            held,
+            leaving,
+            publications,
+        } = handover;
+        let mut link_of = HashMap::new();
+        let mut tables = Vec::new();
+        let mut lost = Vec::new();
+        for (old, entry, calls) in links {
+            match self.links.put(entry) {
+                Ok(new) => {
+                    link_of.insert(old, new);
+                    tables.push((new, calls));
+                }
+                Err(entry) => lost.push((old, entry)),
+            }
+        }
+        if !lost.is_empty() {
+            tracing::error!(
+                process,
+                "the system watches no more devices: an application has lost some"
+            );
+        }
+        let route_of = self.adopt_routes(process, routes, &link_of);
+        let adapters = adapters.into_iter();
+        let adapters = adapters.filter_map(|(address, old)| Some((address, *link_of.get(&old)?)));
+        let adapters: Vec<_> = adapters.collect();
+        if !adapters.is_empty() {
+            let own = self
+                .adapters
+                .entry(Application::Process(process))
+                .or_default();
+            own.extend(adapters);
+        }
+        for (on, calls) in tables {
+            self.adopt_calls(on, calls, &link_of, &route_of);
+        }
+        for (until_ns, held) in held {
+            match route_of.get(&held.route) {
+                Some(route) => self.policies.hold(
+                    until_ns,
+                    Held {
+                        route: *route,
+                        ..held
+                    },
+                ),
+                None => {
+                    let (passed, method) = (&held.arrived.passed, held.arrived.request.method);
+                    self.end_of_policies(passed, method, Code::Unavailable);
+                }
+            }
+        }
+        let leaving = leaving.into_iter();
+        let leaving = leaving.filter_map(|leaving| leaving.moved(&link_of, &route_of));
+        self.leaving.extend(leaving);
+        for (from, publication) in publications {
+            match link_of.get(&from) {
+                Some(from) => {
+                    let is_withdrawn = publication.is_withdrawn();
+                    self.publications.insert(*from, publication);
+                    let route = self.routes.of_link(*from).pop();
+                    if let Some(route) = route.filter(|_| is_withdrawn) {
+                        self.begin_leaving(route);
+                    }
+                }
+                None => {
+                    publication.end();
+                    self.shared.directory.remove(publication.id);
+                }
+            }
+        }
+        for (_, mut entry) in lost {
+            entry.link.end();
+        }
+    }
+
+    /// Goes on with the routes whose links are there. Returns their new numbers.
+    fn adopt_routes(
+        &mut self,
+        process: u32,
+        routes: Vec<(RouteId, Route)>,
+        link_of: &HashMap<LinkId, LinkId>,
+    ) -> HashMap<RouteId, RouteId> {
+        let mut route_of = HashMap::new();
+        for (old, mut route) in routes {
+            let (Some(from), Some(to)) = (link_of.get(&route.from()), link_of.get(&route.link))
+            else {
+                self.shared.placement.end(Some(process));
+                continue;
+            };
+            route.callers = route.callers.by(*from);
+            route.link = *to;
+            route.chain = self.policies.chain(&route);
+            let is_resolving = matches!(route.state, RouteState::Resolving);
+            let id = self.routes.insert(route);
+            route_of.insert(old, id);
+            self.asking.look_at(id);
+            if is_resolving {
+                self.resolve(id);
+            }
+        }
+        route_of
+    }
+
+    fn adopt_calls(
+        &mut self,
+        on: LinkId,
+        calls: Slab<Forwarded>,
+        link_of: &HashMap<LinkId, LinkId>,
+        route_of: &HashMap<RouteId, RouteId>,
+    ) {
+        let mut own = Vec::new();
+        for (place, call) in calls {
+            match (link_of.get(&call.from), route_of.get(&call.route)) {
+                (Some(from), Some(route)) => {
+                    let (from, route) = (*from, *route);
+                    own.push((
+                        place,
+                        Forwarded {
+                            from,
+                            route,
+                            ..call
+                        },
+                    ));
+                }
+                // Its caller was lost, or has gone.
+                _ => self.end_of_policies(&call.passed, call.method, Code::Cancelled),
+            }
+        }
+        self.calls.put_table(on, own.into_iter().collect());
+    }
+}
