@@ -22,7 +22,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use starling::managed::{
-    ListRequest, Listing, MetricsRequest, OperatorClient, PolicyChange, control_address,
+    ListRequest, Listing, MetricsRequest, MoveRequest, OperatorClient, PolicyChange,
+    control_address,
 };
 use starling::{CallOptions, Channel, Response, Status};
 use starling_service::{POLICY_KINDS, PolicySpec};
@@ -66,6 +67,7 @@ Examples, with `starling service run` in another terminal:
     --method hotel.Reservation/Make
   starling ctl list
   starling ctl top
+  starling ctl move 4711 --to 1
   starling ctl detach searches
   starling ctl apply -f policies.yaml --dry-run";
 
@@ -73,7 +75,7 @@ Examples, with `starling service run` in another terminal:
 enum Command {
     /// Lists the policies, what each has done, the datapaths of applications, and what they have beside their quotas.
     List {
-        /// Prints one JSON object, with the keys policies, datapaths, quotas, refused.
+        /// Prints one JSON object, with the keys policies, datapaths, runtimes, quotas, refused.
         #[arg(long)]
         json: bool,
     },
@@ -125,6 +127,14 @@ enum Command {
         /// Only says what would change.
         #[arg(long)]
         dry_run: bool,
+    },
+    /// Has an application go on in another runtime, with its calls: see `runtimes` of `starling service run`.
+    Move {
+        /// The application, by its process: see `starling ctl list`.
+        process: u32,
+        /// The number of the runtime, from 0 on.
+        #[arg(long, value_name = "RUNTIME")]
+        to: u32,
     },
     /// Methods that policies can look into.
     #[command(subcommand)]
@@ -202,6 +212,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
                 true => format!("{}\n", json::listing(listing.message())),
                 false => text::listing(listing.message()),
             });
+        }
+        Command::Move { process, to } => {
+            let request = MoveRequest::new().with_process(*process).with_runtime(*to);
+            let moved = service()?.0.move_application(&request).wait()?;
+            return output::print(&text::moved(moved.message().datapaths(), *to));
         }
         Command::Schema(command) => return schema::run(&service()?, command),
         Command::Metrics => {

@@ -76,6 +76,9 @@ The file of --config may have any of these:
   any_user: false
   quotas:            # of an application, and of all of a user together; `starling ctl list` shows what they have
     {calls: 16384, datapaths: 256, memory: 128MiB, user: {calls: 49152, datapaths: 768, memory: 384MiB}}
+  runtimes: 1        # threads that drive the datapaths of applications, at most: as many as the load needs
+  cores: []          # where they run, the n-th on the n-th: all of them on all cores if there is none
+  dedicated: {}      # IDENTITY: NUMBER, a runtime from 0 on that only applications of an identity are in
   identities: {}     # NAME: {user: UID, program: NAME, exe: /PATH}, for `identity` in scopes of policies
   policies: []       # as `starling ctl apply` takes them
   schemas: []        # .proto files of methods that policies look into
@@ -120,6 +123,9 @@ fn serve(run: &RunArguments) -> Result<(), CliError> {
     config.any_user = run.any_user || file.any_user == Some(true);
     config.metrics.clone_from(&file.metrics);
     config.otlp.clone_from(&file.otlp);
+    config.runtimes = file.runtimes.unwrap_or(config.runtimes);
+    config.cores.clone_from(&file.cores);
+    config.dedicated = file.dedicated.into_iter().collect();
     let name = config.name.clone();
     config.endpoint.idle = match run.idle {
         IdleName::Spin => Idle::Spin,

@@ -372,6 +372,55 @@ fn an_operator_reads_what_policies_have_counted() {
 }
 
 #[test]
+fn an_application_is_moved_from_one_runtime_to_another() {
+    let directory = std::env::temp_dir().join(format!("starling-runtimes-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("service.yaml");
+    let file = path.to_str().unwrap();
+    std::fs::write(&path, "runtimes: 2\ncores: [0]\n").unwrap();
+    let service = Service::start("runtimes", &["--config", file]);
+    let managed = starling(&[
+        "serve",
+        "kv",
+        "--records",
+        "0",
+        "--address",
+        "udp://127.0.0.1:0",
+    ])
+    .env("STARLING_SERVICE", &service.name)
+    .stdout(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let server = Serve::of(managed, 1);
+    let runtime = || service.list()["datapaths"][0]["runtime"].clone();
+    assert_eq!(runtime(), 0);
+    let process = server.id().to_string();
+    let moved = service.done(&["move", &process, "--to", "1"]);
+    assert_eq!(moved, "moved one datapath to runtime 1\n");
+    while runtime() != 1 {}
+    assert_eq!(service.call(&server).0, 0);
+    let again = service.done(&["move", &process, "--to", "1"]);
+    assert_eq!(again, "it is in runtime 1 already\n");
+    let listing = service.done(&["list"]);
+    assert!(listing.contains("POLICIES  RUNTIME\n"), "{listing}");
+    let top = service.done(&["top", "--once", "--interval", "50ms"]);
+    assert!(
+        top.contains("RUNTIME  BUSY  APPLICATIONS  DATAPATHS\n"),
+        "{top}"
+    );
+    let (code, _, error) = service.ctl(&["move", &process, "--to", "2"]);
+    assert_eq!(code, 64 + 3, "{error}");
+    std::fs::write(&path, "runtimes: 2\ndedicated: {bulk: 1}\n").unwrap();
+    let (code, _, error) = parts(&run(&["service", "run", "--config", file]));
+    assert_eq!(code, 1, "{error}");
+    assert!(
+        error.contains("dedicated.bulk: 1: no such identity"),
+        "{error}"
+    );
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn a_file_sets_quotas_and_a_listing_shows_them() {
     let directory = std::env::temp_dir().join(format!("starling-quotas-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();

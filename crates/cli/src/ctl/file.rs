@@ -1,5 +1,6 @@
 //! Policies in a file, and the settings of a service: YAML, of which JSON is a part.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,12 @@ pub(crate) struct ServiceFile {
     pub(crate) any_user: Option<bool>,
     pub(crate) metrics: Option<String>,
     pub(crate) otlp: Option<String>,
+    pub(crate) runtimes: Option<usize>,
+    #[serde(default)]
+    pub(crate) cores: Vec<usize>,
+    /// Runtimes for the applications of identities.
+    #[serde(default)]
+    pub(crate) dedicated: BTreeMap<String, usize>,
     #[serde(default)]
     pub(crate) quotas: QuotaSettings,
     #[serde(default)]

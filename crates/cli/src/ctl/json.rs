@@ -23,6 +23,7 @@ pub(super) fn listing(listing: ListingView<'_>) -> Value {
             "server": datapath.server(),
             "state": datapath.state(),
             "id": datapath.id(),
+            "runtime": datapath.runtime(),
             "calls": datapath.calls(),
             "in_flight": datapath.in_flight(),
             "memory": datapath.memory(),
@@ -51,8 +52,16 @@ pub(super) fn listing(listing: ListingView<'_>) -> Value {
             "refused": quota.refused(),
         })
     };
+    let runtimes = listing.runtimes().iter().map(|runtime| {
+        json!({
+            "applications": runtime.applications(),
+            "datapaths": runtime.datapaths(),
+            "busy_ns": runtime.busy_ns(),
+        })
+    });
     json!({
         "policies": policies.collect::<Vec<_>>(),
+        "runtimes": runtimes.collect::<Vec<_>>(),
         "datapaths": listing.datapaths().iter().map(datapath).collect::<Vec<_>>(),
         "quotas": listing.quotas().iter().map(quota).collect::<Vec<_>>(),
         "refused": numbers(listing.refused()),

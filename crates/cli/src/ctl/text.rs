@@ -68,6 +68,7 @@ pub(super) fn listing(listing: ListingView<'_>) -> String {
         1 => "no policies\n".to_owned(),
         _ => table(&rows),
     };
+    let is_several = listing.runtimes().len() > 1;
     let mut rows = vec![row(&[
         "SIDE",
         "PROGRAM",
@@ -78,7 +79,14 @@ pub(super) fn listing(listing: ListingView<'_>) -> String {
         "STATE",
         "POLICIES",
     ])];
-    rows.extend(listing.datapaths().iter().map(datapath));
+    if is_several {
+        rows[0].push("RUNTIME".to_owned());
+    }
+    rows.extend(listing.datapaths().iter().map(|of| {
+        let mut cells = datapath(of);
+        cells.extend(is_several.then(|| of.runtime().to_string()));
+        cells
+    }));
     text.push('\n');
     text.push_str(&match rows.len() {
         1 => "no applications\n".to_owned(),
@@ -164,6 +172,15 @@ fn datapath(of: DatapathView<'_>) -> Vec<String> {
         of.state().to_owned(),
         names(of.policies().iter()),
     ]
+}
+
+/// What an application's move has done.
+pub(super) fn moved(datapaths: u32, runtime: u32) -> String {
+    match datapaths {
+        0 => format!("it is in runtime {runtime} already\n"),
+        1 => format!("moved one datapath to runtime {runtime}\n"),
+        _ => format!("moved {datapaths} datapaths to runtime {runtime}\n"),
+    }
 }
 
 pub(super) fn kinds(kinds: &[PolicyKind]) -> String {

@@ -15,6 +15,15 @@ pub(super) struct Sample {
     at: Instant,
     policies: Vec<Policy>,
     datapaths: Vec<Datapath>,
+    /// By number.
+    runtimes: Vec<Runtime>,
+}
+
+#[derive(Clone, Copy)]
+struct Runtime {
+    applications: u32,
+    datapaths: u32,
+    busy_ns: u64,
 }
 
 struct Policy {
@@ -70,10 +79,16 @@ impl Sample {
             request_bytes: of.request_bytes(),
             response_bytes: of.response_bytes(),
         });
+        let runtimes = listing.runtimes().iter().map(|of| Runtime {
+            applications: of.applications(),
+            datapaths: of.datapaths(),
+            busy_ns: of.busy_ns(),
+        });
         Self {
             at: Instant::now(),
             policies: policies.collect(),
             datapaths: datapaths.collect(),
+            runtimes: runtimes.collect(),
         }
     }
 }
@@ -83,6 +98,8 @@ pub(super) struct Rates<'a> {
     policies: Vec<(&'a Policy, [f64; 3])>,
     /// The busiest first.
     datapaths: Vec<(&'a Datapath, [f64; 3])>,
+    /// With the share of the time in which each had work.
+    runtimes: Vec<(Runtime, f64)>,
 }
 
 impl<'a> Rates<'a> {
@@ -113,8 +130,14 @@ impl<'a> Rates<'a> {
         });
         let mut datapaths: Vec<_> = datapaths.collect();
         datapaths.sort_by(|(_, one), (_, other)| other[0].total_cmp(&one[0]));
+        let runtimes = now.runtimes.iter().enumerate().map(|(number, of)| {
+            let before = before.runtimes.get(number).map_or(0, |of| of.busy_ns);
+            let busy_ns = of.busy_ns.checked_sub(before).unwrap_or(of.busy_ns);
+            (*of, (busy_ns as f64 / 1e9 / seconds).min(1.0))
+        });
         Self {
             policies: policies.collect(),
+            runtimes: runtimes.collect(),
             datapaths,
         }
     }
@@ -145,7 +168,15 @@ impl<'a> Rates<'a> {
                 "response_bytes_per_s": rates[2],
             })
         };
+        let runtime = |(of, busy): &(Runtime, f64)| {
+            json!({
+                "applications": of.applications,
+                "datapaths": of.datapaths,
+                "busy": busy,
+            })
+        };
         json!({
+            "runtimes": self.runtimes.iter().map(runtime).collect::<Vec<_>>(),
             "policies": self.policies.iter().map(policy).collect::<Vec<_>>(),
             "datapaths": self.datapaths.iter().map(datapath).collect::<Vec<_>>(),
         })
@@ -202,7 +233,27 @@ impl<'a> Rates<'a> {
             1 => "no applications\n".to_owned(),
             _ => table(&rows),
         });
+        if self.runtimes.len() > 1 {
+            text.push('\n');
+            text.push_str(&table(&self.runtime_rows()));
+        }
         text
+    }
+}
+
+impl Rates<'_> {
+    fn runtime_rows(&self) -> Vec<Vec<String>> {
+        let mut rows = vec![row(&["RUNTIME", "BUSY", "APPLICATIONS", "DATAPATHS"])];
+        let runtimes = self.runtimes.iter().enumerate();
+        rows.extend(runtimes.map(|(number, (of, busy))| {
+            vec![
+                number.to_string(),
+                format!("{:.0}%", 100.0 * busy),
+                of.applications.to_string(),
+                of.datapaths.to_string(),
+            ]
+        }));
+        rows
     }
 }
 
@@ -256,6 +307,11 @@ mod tests {
             at: at + Duration::from_secs(after),
             policies,
             datapaths,
+            runtimes: vec![Runtime {
+                applications: 1,
+                datapaths: 2,
+                busy_ns: after * 250_000_000,
+            }],
         };
         let before = sample(
             0,
@@ -276,6 +332,8 @@ mod tests {
         let calls = [0, 1].map(|at| json["datapaths"][at]["calls_per_s"].as_f64());
         assert_eq!(calls, [Some(30_000.0), Some(10.0)]);
         assert_eq!(json["datapaths"][1]["request_bytes_per_s"], json!(1000.0));
+        let busy = json!([{"applications": 1, "datapaths": 2, "busy": 0.25}]);
+        assert_eq!(json["runtimes"], busy);
         let text = rates.text();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("POLICY  KIND  PASSED/s"), "{text}");
