@@ -41,7 +41,8 @@ pub struct PolicyEnd<'a> {
     pub code: Code,
     /// Whose call it was.
     pub datapath: &'a Datapath,
-    /// When it came to the first policy, in nanoseconds of the same clock.
+    /// When it came to the first policy, in nanoseconds of the same clock. Behind a policy that makes calls again:
+    /// when this attempt came from there.
     pub since_ns: u64,
     /// Bytes of its request.
     pub request_bytes: usize,

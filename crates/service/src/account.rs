@@ -187,6 +187,19 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
+    /// The call needs so many bytes more, until it is over. Returns whether they are within the quotas; else nothing
+    /// has changed.
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        let levels = || self.of.account.levels();
+        let is_within = levels().all(|it| it.memory.get() + bytes <= it.quota.memory);
+        if is_within {
+            levels().for_each(|it| it.memory.add(bytes));
+            self.of.memory.add(bytes);
+            self.bytes += bytes;
+        }
+        is_within
+    }
+
     /// The call has a response.
     pub(crate) fn count_response(&self, bytes: usize) {
         self.of.response_bytes.add(bytes);

@@ -12,6 +12,7 @@
 
 mod held;
 mod recorded;
+mod retrying;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +23,7 @@ use starling_endpoint::{MethodId, Status};
 use starling_io::{Clock, MonotonicClock};
 use starling_message::method_id;
 use starling_policy::{
-    PolicyEngine, PolicyMethod, PolicyRequest, PolicySpec, RestoreError, Verdict,
+    PolicyEngine, PolicyMethod, PolicyRequest, PolicySpec, RestoreError, Retries, Verdict,
 };
 
 use self::held::{FIRST_TIMED, Held, HeldKey};
@@ -99,6 +100,7 @@ struct Attached {
     engine: Box<dyn PolicyEngine>,
     /// Whether it looks into requests.
     reads: bool,
+    retries: Retries,
     counts: Counts,
 }
 
@@ -189,6 +191,11 @@ impl Default for Policies {
 }
 
 impl Policies {
+    fn get(&self, of: PolicyId) -> Option<&Attached> {
+        let attached = self.table.get(of.place as usize);
+        attached.filter(|attached| attached.id == of.id)
+    }
+
     fn get_mut(&mut self, of: PolicyId) -> Option<&mut Attached> {
         let attached = self.table.get_mut(of.place as usize);
         attached.filter(|attached| attached.id == of.id)
@@ -218,10 +225,7 @@ impl Policies {
 
     /// The names of those of a chain that are still attached.
     pub(super) fn names(&self, chain: &Chain) -> Vec<String> {
-        let attached = chain.iter().filter_map(|step| {
-            let attached = self.table.get(step.policy.place as usize);
-            attached.filter(|attached| attached.id == step.policy.id)
-        });
+        let attached = chain.iter().filter_map(|step| self.get(step.policy));
         attached
             .map(|attached| attached.spec.name.clone())
             .collect()
@@ -254,6 +258,7 @@ impl Policies {
                     }
                     if built.upgrades || attached.spec != built.spec {
                         attached.reads = built.engine.reads_messages();
+                        attached.retries = built.engine.retries();
                         attached.engine = built.engine;
                     }
                     attached.methods = methods_of(&built.spec);
@@ -281,6 +286,7 @@ impl Policies {
             methods: methods_of(&built.spec),
             spec: built.spec,
             reads: built.engine.reads_messages(),
+            retries: built.engine.retries(),
             engine: built.engine,
             counts: Counts::default(),
         });
@@ -363,11 +369,7 @@ impl Runtime {
                     self.refuse_leaving(from, arrived);
                 }
             }
-            Passage::Refused(status) => {
-                if let Some(from) = self.routes.get(id).map(|route| route.from()) {
-                    self.refuse(from, arrived, status);
-                }
-            }
+            Passage::Refused(status) => self.refuse_attempt(id, arrived, status),
         }
     }
 
@@ -394,7 +396,11 @@ impl Runtime {
             let until_ns = match verdict {
                 Verdict::Pass => {
                     attached.counts.passed += 1;
+                    let retries = attached.retries != Retries::None;
                     arrived.passed.advance();
+                    if retries {
+                        arrived.begin_attempts(of, now_ns);
+                    }
                     continue;
                 }
                 Verdict::Hold(until_ns) => {
@@ -472,10 +478,15 @@ impl Runtime {
         }
         // The policy for which a request waits may be gone.
         self.look_at_waiting();
-        let is_let_go = |policies: &Policies, held: &Held| {
-            !policies.order.contains(&held.by) || changed.contains(&held.by)
+        let is_let_go = |policies: &Policies, held: &Held| match held.failed {
+            Some(_) => !policies.may_run_again(&held.arrived),
+            None => !policies.order.contains(&held.by) || changed.contains(&held.by),
         };
         for mut held in self.policies.take_held(is_let_go) {
+            if let Some(status) = held.failed.take() {
+                self.end_attempts(held, status);
+                continue;
+            }
             if changed.contains(&held.by) {
                 held.arrived.passed.step_back();
                 if let Some(attached) = self.policies.get_mut(held.by) {

@@ -23,6 +23,8 @@ pub(super) struct Held {
     pub(super) since_ns: u64,
     pub(super) route: RouteId,
     pub(super) arrived: Arrived,
+    /// How its last attempt has ended, if it waits for the next one.
+    pub(super) failed: Option<Status>,
 }
 
 impl Policies {
@@ -32,7 +34,7 @@ impl Policies {
         Some(*due_ns)
     }
 
-    fn hold(&mut self, until_ns: u64, mut held: Held) {
+    pub(super) fn hold(&mut self, until_ns: u64, mut held: Held) {
         let key = (until_ns, self.number());
         let waker = self.given_up.waker(key);
         self.given_up.watch(&mut held.arrived.reply, &waker, key);
@@ -91,6 +93,7 @@ impl Runtime {
             since_ns: self.policies.now_ns,
             route,
             arrived,
+            failed: None,
         };
         self.policies.hold(until_ns, held);
     }
@@ -118,16 +121,17 @@ impl Runtime {
     }
 
     pub(super) fn resume(&mut self, held: Held) {
-        self.go_on(held.route, held.since_ns, held.arrived);
+        self.go_on(held.route, held.since_ns, held.arrived, held.failed);
     }
 
     /// Has a request go on with the next policy, that has waited since a time: unless it is late, or its caller has
-    /// given up.
+    /// given up. `failed`: how its last attempt has ended.
     pub(in crate::runtime) fn go_on(
         &mut self,
         route: RouteId,
         since_ns: u64,
         mut arrived: Arrived,
+        failed: Option<Status>,
     ) {
         let took = Duration::from_nanos(self.policies.now_ns.saturating_sub(since_ns));
         let timeout = &mut arrived.request.options.timeout;
@@ -136,9 +140,11 @@ impl Runtime {
         let over = match arrived.reply.cancellation().status() {
             // Its caller no longer waits.
             Some(why) => why,
-            None if is_late => Status::deadline_exceeded(
-                "the deadline came while a policy of the service held the call; it did not run",
-            ),
+            None if is_late => failed.unwrap_or_else(|| {
+                Status::deadline_exceeded(
+                    "the deadline came while a policy of the service held the call; it did not run",
+                )
+            }),
             None => return self.pass(route, arrived),
         };
         if let Some(from) = self.routes.get(route).map(|route| route.from()) {

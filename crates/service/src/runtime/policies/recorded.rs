@@ -45,9 +45,9 @@ impl Policies {
         self.paths.set_scoped(scopes);
     }
 
-    /// A call is over: those that it has passed hear of it.
-    fn end(&mut self, passed: &Passed, method: MethodId, code: Code) {
-        for step in passed.reversed() {
+    /// A call is over, or an attempt: those that it has passed beyond the first ones hear of it.
+    pub(super) fn end(&mut self, passed: &Passed, beyond: usize, method: MethodId, code: Code) {
+        for (step, since_ns) in passed.reversed(beyond) {
             let attached = self.table.get_mut(step.policy.place as usize);
             let Some(attached) = attached.filter(|attached| attached.id == step.policy.id) else {
                 continue;
@@ -58,7 +58,7 @@ impl Policies {
                 method,
                 code,
                 datapath: &step.datapath,
-                since_ns: passed.since_ns,
+                since_ns,
                 request_bytes: passed.request_bytes,
                 response_bytes: passed.response_bytes,
             };
@@ -75,7 +75,7 @@ impl Policies {
                     method,
                     datapath: Arc::clone(&step.datapath),
                     code,
-                    began_ns: passed.since_ns,
+                    began_ns: since_ns,
                     ended_ns: self.now_ns,
                 });
             }
@@ -97,7 +97,7 @@ impl Runtime {
         code: Code,
     ) {
         if !passed.is_empty() {
-            self.policies.end(passed, method, code);
+            self.policies.end(passed, 0, method, code);
         }
     }
 }
