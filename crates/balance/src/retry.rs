@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use starling_call::Code;
+use starling_call::{Code, Status};
 
 use crate::backoff::Backoff;
 use crate::code_set::CodeSet;
-use crate::pushback::Pushback;
+use crate::pushback::{PUSHBACK_KEY, Pushback};
 use crate::random::Random;
 use crate::throttle::Throttle;
 
@@ -23,6 +23,17 @@ pub struct Failure {
     pub code: Code,
     /// What the server says about another attempt.
     pub pushback: Pushback,
+}
+
+impl Failure {
+    /// What the status of an attempt says.
+    pub fn of(status: &Status) -> Self {
+        let metadata = status.metadata();
+        Self {
+            code: status.code(),
+            pushback: Pushback::parse(metadata.and_then(|it| it.value(PUSHBACK_KEY))),
+        }
+    }
 }
 
 /// When a call that failed is made again. Only for methods that may run more than once: an attempt that

@@ -19,8 +19,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Begins to shut down: sessions and requests that arrive from now on are refused, so that their callers
     /// go elsewhere. The clients are told, so that they make no more. Pending requests are still answered.
     pub fn start_drain(&mut self) {
+        self.begin_owner_work();
         self.parts.core.draining = true;
-        self.parts.core.proto.drain();
+        let (proto, sink) = (&mut self.parts.core.proto, &mut Sink(self.io.split().1));
+        proto.drain();
+        proto.announce_drain(sink);
         if let Some(dispatch) = &mut self.parts.dispatch {
             dispatch.drain();
         }

@@ -263,7 +263,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// is to be refused ([`Endpoint::refuse_draining`]).
     pub fn drain_peer(&mut self, peer: starling_io::PeerId) {
         self.begin_owner_work();
-        self.parts.core.proto.drain_peer(proto_peer(peer));
+        let (proto, sink) = (&mut self.parts.core.proto, &mut Sink(self.io.split().1));
+        proto.drain_peer(proto_peer(peer));
+        proto.announce_drain(sink);
     }
 
     /// Whether a peer that was told so makes no new requests here, and has none outstanding.

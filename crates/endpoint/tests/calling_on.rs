@@ -123,6 +123,33 @@ fn a_peer_that_has_to_leave_sends_its_requests_elsewhere_and_is_known_to_have_le
     ));
 }
 
+/// Else its client could make the request here again, where it was refused.
+#[test]
+fn a_peer_learns_that_it_has_to_leave_before_its_requests_are_refused() {
+    for all in [false, true] {
+        let mut pair = Pair::new();
+        let replies = Arc::new(Mutex::new(Vec::new()));
+        let keeps = replies.clone();
+        pair.server
+            .register_others(Handler::deferring(move |_, request, reply| {
+                keeps.lock().push((request.peer(), reply.defer()));
+            }));
+        pair.call(1, b"", 1);
+        pair.settle();
+        let (peer, reply) = replies.lock().remove(0);
+        match all {
+            true => pair.server.start_drain(),
+            false => pair.server.drain_peer(peer),
+        }
+        pair.server.refuse_draining(reply);
+        // The server takes no turn.
+        pair.client.poll().unwrap();
+        assert_eq!(pair.one_end().unwrap_err().code(), Code::Unavailable);
+        let state = pair.client.session_state(pair.session);
+        assert_eq!(state, Some(SessionState::Draining));
+    }
+}
+
 /// A thread with several endpoints: while others take their turns, this one's handlers take no time.
 #[test]
 fn time_that_others_use_is_no_handlers() {

@@ -1,5 +1,6 @@
 //! What an engine sees of calls, and what it may do.
 
+use starling_balance::Retry;
 use starling_call::{CallOptions, Code, MethodId, Status};
 
 use crate::datapath::Datapath;
@@ -40,12 +41,52 @@ pub struct PolicyEnd<'a> {
     pub code: Code,
     /// Whose call it was.
     pub datapath: &'a Datapath,
-    /// When it came to the first policy, in nanoseconds of the same clock.
+    /// When it came to the first policy, in nanoseconds of the same clock. Behind a policy that makes calls again:
+    /// when this attempt came from there.
     pub since_ns: u64,
     /// Bytes of its request.
     pub request_bytes: usize,
     /// Bytes of its response, if there was one.
     pub response_bytes: Option<usize>,
+}
+
+/// An attempt of a call has failed, and another one may be made.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyFailure<'a> {
+    /// The time, in nanoseconds of the service's clock.
+    pub now_ns: u64,
+    /// When its caller gives up, by the same clock.
+    pub deadline_ns: Option<u64>,
+    /// How it has ended.
+    pub status: &'a Status,
+}
+
+/// Which calls that have failed a policy makes again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retries {
+    /// None.
+    #[default]
+    None,
+    /// Those that did not run.
+    NotRun,
+    /// Also those that may have run. Its scope has to name their methods.
+    All,
+}
+
+/// What becomes of a call of which an attempt has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextAttempt {
+    /// It ends so.
+    None,
+    /// It ends so, for too many calls were made again.
+    OverBudget,
+    /// It is made again.
+    At {
+        /// When, in nanoseconds of the service's clock: before its deadline.
+        at_ns: u64,
+        /// There will be no further attempt.
+        is_last: bool,
+    },
 }
 
 /// What becomes of a request.
@@ -89,6 +130,17 @@ pub trait PolicyEngine: Send {
 
     /// Takes in how a call that it let pass has ended.
     fn on_end(&mut self, _end: &PolicyEnd<'_>) {}
+
+    /// Which calls that have failed it makes again. The service keeps the requests that such an engine lets pass.
+    fn retries(&self) -> Retries {
+        Retries::None
+    }
+
+    /// Decides whether a call that it let pass is made again. Asked only about those that it [`PolicyEngine::retries`].
+    /// `retry`: the attempts of the call.
+    fn on_failure(&mut self, _failure: &PolicyFailure<'_>, _retry: &mut Retry) -> NextAttempt {
+        NextAttempt::None
+    }
 
     /// Adds what it has counted.
     fn series(&self, _into: &mut Vec<Series>) {}

@@ -6,6 +6,7 @@ pub(crate) mod fault;
 pub(crate) mod metrics;
 pub(crate) mod null;
 pub(crate) mod rate_limit;
+pub(crate) mod retry;
 pub(crate) mod small_first;
 pub(crate) mod timeout;
 pub(crate) mod tracing;

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::engine::PolicyEngine;
 use crate::engines::{
-    access_control, circuit_breaker, fault, metrics, null, rate_limit, small_first, timeout,
+    access_control, circuit_breaker, fault, metrics, null, rate_limit, retry, small_first, timeout,
     tracing,
 };
 use crate::spec::SpecError;
@@ -59,6 +59,12 @@ pub const KINDS: &[Kind] = &[
         summary: "lets so many calls a second pass (token bucket); others wait in a queue, then are refused",
         example: r#"{"rate": 10000, "burst": 100, "queue": 1000}"#,
         build: |settings| build(settings, rate_limit::RateLimit::new),
+    },
+    Kind {
+        name: "retry",
+        summary: "makes calls again that have failed, within a budget",
+        example: r#"{"attempts": 3, "codes": ["UNAVAILABLE"], "budget": 0.1}"#,
+        build: |settings| build(settings, retry::Retry::new),
     },
     Kind {
         name: "small-first",

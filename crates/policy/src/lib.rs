@@ -42,7 +42,9 @@ mod settings;
 mod spec;
 
 pub use datapath::Datapath;
-pub use engine::{PolicyEnd, PolicyEngine, PolicyRequest, Verdict};
+pub use engine::{
+    NextAttempt, PolicyEnd, PolicyEngine, PolicyFailure, PolicyRequest, Retries, Verdict,
+};
 pub use identity::{Identities, IdentitySpec, check_identities, parse_identities};
 pub use kinds::{KINDS, Kind};
 pub use recorded::{Series, SeriesLabels, Span};
@@ -50,3 +52,4 @@ pub use saved::{RestoreError, Saved};
 pub use schema::{PolicyMessage, PolicyMethod};
 pub use settings::parse_duration;
 pub use spec::{PolicySpec, Scope, Side, SpecError, check_list, parse_list};
+pub use starling_balance::Retry;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use starling_call::MethodId;
 use starling_message::method_id;
 
-use crate::engine::PolicyEngine;
+use crate::engine::{PolicyEngine, Retries};
 use crate::kinds::{KINDS, Kind};
 
 /// The longest name.
@@ -152,16 +152,22 @@ impl PolicySpec {
                 format!("{path:?} is no method: write kv.Kv/Get"),
             ));
         }
-        match self.build()?.reads_messages() && self.scope.methods.is_empty() {
-            false => Ok(()),
-            true => Err(wrong(
-                "for.methods",
-                format!(
-                    "{} looks into requests: name the methods, whose messages it is to read",
-                    self.kind
-                ),
-            )),
+        let engine = self.build()?;
+        let nameless = |problem: &str| wrong("for.methods", format!("{} {problem}", self.kind));
+        if !self.scope.methods.is_empty() {
+            return Ok(());
         }
+        if engine.reads_messages() {
+            return Err(nameless(
+                "looks into requests: name the methods, whose messages it is to read",
+            ));
+        }
+        if engine.retries() == Retries::All {
+            return Err(nameless(
+                "makes calls again that may have run: name the methods that may run more than once",
+            ));
+        }
+        Ok(())
     }
 
     /// An engine for it.
@@ -346,6 +352,10 @@ mod tests {
             (
                 r#"{"name":"a","kind":"access-control","settings":{"deny":"true"}}"#,
                 "for.methods: access-control looks into requests",
+            ),
+            (
+                r#"{"name":"a","kind":"retry","settings":{"idempotent":true}}"#,
+                "for.methods: retry makes calls again that may have run",
             ),
             (
                 r#"{"name":"a","kind":"null","fro":{}}"#,

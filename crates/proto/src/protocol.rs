@@ -503,6 +503,12 @@ impl Protocol {
         self.server.drop_peer(&mut self.shared, peer);
     }
 
+    /// Tells the clients that have to make no new requests here at once, before anything that is sent from now on: a
+    /// client that gets a refusal first could make the request here again.
+    pub fn announce_drain<S: FrameSink>(&mut self, sink: &mut S) {
+        self.server.announce_drain(&mut self.shared, sink);
+    }
+
     /// Tells one client to make no new requests here, as [`Protocol::drain`] does all. Its requests that come
     /// nevertheless are the caller's to refuse.
     pub fn drain_peer(&mut self, peer: PeerId) {

@@ -142,18 +142,26 @@ impl Account {
 
     /// Takes from it and from that of its user, or from neither.
     fn take(&self, resource: Resource, more: usize) -> Result<(), Exceeded> {
-        let taken = |level: &Self| {
+        let taken = self.try_take(resource, more);
+        taken.map_err(|level| level.exceeded(resource, more))
+    }
+
+    /// The same, without a count of what is refused. The error is whose quota it does not fit.
+    fn try_take(&self, resource: Resource, more: usize) -> Result<(), &Self> {
+        let fits = |level: &Self| {
             let (count, most) = level.of(resource);
-            match count.take(more, most) {
-                true => Ok(()),
-                false => Err(level.exceeded(resource, more)),
-            }
+            count.take(more, most)
         };
-        taken(self)?;
-        if let Some(parent) = &self.parent {
-            taken(parent).inspect_err(|_| self.of(resource).0.give_back(more))?;
+        if !fits(self) {
+            return Err(self);
         }
-        Ok(())
+        match self.parent.as_deref().filter(|parent| !fits(parent)) {
+            None => Ok(()),
+            Some(parent) => {
+                self.of(resource).0.give_back(more);
+                Err(parent)
+            }
+        }
     }
 
     fn give_back(&self, resource: Resource, less: usize) {
@@ -245,6 +253,18 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
+    /// The call needs so many bytes more, until it is over. Returns whether they are within the quotas; else nothing
+    /// has changed.
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        let taken = self.of.account.try_take(Resource::Memory, bytes);
+        let is_within = taken.is_ok();
+        if is_within {
+            self.of.memory.add(bytes);
+            self.bytes += bytes;
+        }
+        is_within
+    }
+
     /// The call has a response.
     pub(crate) fn count_response(&self, bytes: usize) {
         self.of.response_bytes.add(bytes);

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use starling_policy::Datapath;
 
+use crate::attempts::Attempts;
+
 /// One policy, in all runtimes. A place is used again, an id is not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PolicyId {
     pub(crate) place: u32,
     pub(crate) id: u32,
@@ -22,7 +24,7 @@ pub(crate) struct Step {
 pub(crate) type Chain = Arc<[Step]>;
 
 /// The policies that a call has passed, which hear of its end. None for most calls.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Passed {
     chain: Option<Chain>,
     count: usize,
@@ -33,6 +35,8 @@ pub(crate) struct Passed {
     /// Bytes of its messages.
     pub(crate) request_bytes: usize,
     pub(crate) response_bytes: Option<usize>,
+    /// If one of them makes it again when it fails.
+    pub(crate) attempts: Option<Box<Attempts>>,
 }
 
 impl Passed {
@@ -45,6 +49,7 @@ impl Passed {
             since_ns,
             request_bytes,
             response_bytes: None,
+            attempts: None,
         }
     }
 
@@ -77,9 +82,30 @@ impl Passed {
         self.count = self.count.saturating_sub(1);
     }
 
-    /// Those that are passed, the last one first.
-    pub(crate) fn reversed(&self) -> impl Iterator<Item = &Step> {
+    /// How many are passed.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Only the first ones of them are passed: another attempt passes the others again.
+    pub(crate) fn rewind(&mut self, count: usize) {
+        self.count = self.count.min(count);
+    }
+
+    /// Whether an attempt before this one may have run.
+    pub(crate) fn may_have_run(&self) -> bool {
+        (self.attempts.as_ref()).is_some_and(|attempts| attempts.may_have_run)
+    }
+
+    /// Those that are passed beyond the first ones, the last one first, and when the call came to each: those that see
+    /// each attempt have not seen the one before.
+    pub(crate) fn reversed(&self, beyond: usize) -> impl Iterator<Item = (&Step, u64)> {
         let chain = self.chain.as_deref().unwrap_or(&[]);
-        chain[..self.count.min(chain.len())].iter().rev()
+        let came = |place: usize| match &self.attempts {
+            Some(attempts) if place >= attempts.passed => attempts.began_ns,
+            _ => self.since_ns,
+        };
+        let passed = chain.iter().take(self.count).enumerate().skip(beyond);
+        passed.rev().map(move |(place, step)| (step, came(place)))
     }
 }

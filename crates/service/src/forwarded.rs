@@ -62,6 +62,15 @@ impl ForwardedRequest {
         (&mut self.options, self.message.body())
     }
 
+    /// The same message once more, to be made with other options.
+    pub(crate) fn copy(&self) -> Self {
+        Self {
+            method: self.method,
+            options: CallOptions::default(),
+            message: self.message.clone(),
+        }
+    }
+
     /// Bytes that it holds: its body, and what its header says.
     pub(crate) fn bytes(&self) -> usize {
         self.message.body().len() + self.message.fields().len()

@@ -16,6 +16,7 @@
 //! | [`link`] | one endpoint of the service |
 //! | [`forwarded`] | what of a call is handed on |
 //! | [`datapath`] | the policies that a call passes |
+//! | [`attempts`] | what a call has that a policy may make again |
 //! | [`schemas`] | the methods that policies know, and read messages by |
 //! | [`metrics`] | what policies have counted, as text |
 //! | [`spans`] | spans on their way to a collector |
@@ -28,6 +29,7 @@
 
 mod account;
 mod attached;
+mod attempts;
 mod control;
 mod datapath;
 mod device;

@@ -397,7 +397,7 @@ impl Runtime {
         self.admit(route, arrived);
     }
 
-    fn forward(&mut self, id: RouteId, arrived: Arrived) {
+    fn forward(&mut self, id: RouteId, mut arrived: Arrived) {
         let now_ns = || self.clock.now_ns();
         let Some(route) = self.routes.get_mut(id) else {
             return;
@@ -418,6 +418,7 @@ impl Runtime {
                     Some(_) => self.stream_key(id, arrived.peer),
                     None => 0,
                 };
+                arrived.keep();
                 let Arrived {
                     reply,
                     mut request,
@@ -476,7 +477,9 @@ impl Runtime {
     fn refuse(&mut self, from: LinkId, arrived: Arrived, status: Status) {
         let mut reply = arrived.reply;
         self.end_of_policies(&arrived.passed, arrived.request.method, status.code());
-        reply.set_refused();
+        if !arrived.passed.may_have_run() {
+            reply.set_refused();
+        }
         if let Some(entry) = self.links.awake(from) {
             entry.link.answer(reply, Err(status));
         }
@@ -484,10 +487,8 @@ impl Runtime {
 
     /// Has a caller make a request elsewhere: its server is gone, and only the service has it.
     fn refuse_leaving(&mut self, from: LinkId, arrived: Arrived) {
-        if let Some(entry) = self.links.awake(from) {
-            entry.link.refuse_draining(arrived.reply);
-        }
-        self.end_of_policies(&arrived.passed, arrived.request.method, Code::Cancelled);
+        let method = arrived.request.method;
+        self.make_elsewhere(from, arrived.reply, &arrived.passed, method);
     }
 
     /// What tells the streams of one caller of a route from those of others.
@@ -509,6 +510,13 @@ impl Runtime {
         let Some(forwarded) = self.calls.remove(on, ended.tag) else {
             return;
         };
+        let (forwarded, result) = match (ended.result, forwarded.passed.attempts.is_some()) {
+            (Err(status), true) => match self.fail_attempt(forwarded, status) {
+                Some((forwarded, status)) => (forwarded, Err(status)),
+                None => return,
+            },
+            (result, _) => (forwarded, result),
+        };
         let Forwarded {
             from,
             mut reply,
@@ -523,7 +531,7 @@ impl Runtime {
         let Some(entry) = self.links.awake(from) else {
             return self.end_of_policies(&passed, method, Code::Cancelled);
         };
-        let result = match (ended.result, reply.cancellation().status()) {
+        let result = match (result, reply.cancellation().status()) {
             (Ok(response), _) => {
                 // Another route may have its number by now.
                 if let Some(id) = stream.filter(|_| response.stream().is_some())
@@ -571,13 +579,9 @@ impl Runtime {
 
     /// The server of a call that was not made shuts down: the caller may make it elsewhere.
     fn refuse_draining(&mut self, on: LinkId, tag: u64) {
-        let Some(forwarded) = self.calls.remove(on, tag) else {
-            return;
-        };
-        if let Some(entry) = self.links.awake(forwarded.from) {
-            entry.link.refuse_draining(forwarded.reply);
+        if let Some(call) = self.calls.remove(on, tag) {
+            self.make_elsewhere(call.from, call.reply, &call.passed, call.method);
         }
-        self.end_of_policies(&forwarded.passed, forwarded.method, Code::Cancelled);
     }
 
     /// Cancels the calls whose callers no longer wait.

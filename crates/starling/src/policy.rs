@@ -26,7 +26,6 @@ use crate::channel_call::{RawCall, Shared};
 use crate::interceptor::BoxFuture;
 use crate::options::CallOptions;
 use crate::plane::{CallResult, Operation, OutgoingCall};
-pub(crate) use attempts::failure_of;
 use attempts::{once, retry};
 pub(crate) use buffer::Kept;
 use buffer::RetryBuffer;

@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/handoff", &["prefetch"]),
     ("crates/message", &["msgbuf"]),
     ("crates/metrics", &["call"]),
-    ("crates/policy", &["call", "message", "metrics"]),
+    ("crates/policy", &["balance", "call", "message", "metrics"]),
     ("crates/stream", &["call"]),
     ("crates/proto", &["msgbuf", "prefetch"]),
     ("crates/share", &["io"]),

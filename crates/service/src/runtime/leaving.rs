@@ -9,11 +9,13 @@
 
 use std::collections::HashMap;
 
+use starling_endpoint::{Code, DeferredReply, MethodId, Status};
 use starling_io::{Clock, PeerId};
 
 use super::Runtime;
 use super::links::LinkId;
 use super::routes::{Callers, RouteId, RouteState};
+use crate::datapath::Passed;
 
 /// How long callers may take to leave: those that do not answer are ended.
 const LEAVE_NS: u64 = 1_000_000_000;
@@ -67,6 +69,29 @@ impl Runtime {
             callers,
             until_ns: self.clock.now_ns() + LEAVE_NS,
         });
+    }
+
+    /// Has a caller make a call elsewhere that no server has: unless it may have run before, and may not again.
+    pub(super) fn make_elsewhere(
+        &mut self,
+        from: LinkId,
+        reply: DeferredReply,
+        passed: &Passed,
+        method: MethodId,
+    ) {
+        let may_run_again = self.may_run_again(passed, method);
+        if let Some(entry) = self.links.awake(from) {
+            match may_run_again {
+                true => entry.link.refuse_draining(reply),
+                false => entry.link.answer(
+                    reply,
+                    Err(Status::unavailable(
+                        "the server shuts down, or is gone; an earlier attempt may have run",
+                    )),
+                ),
+            }
+        }
+        self.end_of_policies(passed, method, Code::Cancelled);
     }
 
     /// Tells the callers of a server that shuts down to make no new calls.

@@ -12,6 +12,7 @@
 
 mod held;
 mod recorded;
+mod retrying;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use starling_endpoint::{MethodId, Status};
 use starling_io::{Clock, MonotonicClock};
 use starling_message::method_id;
-use starling_policy::{PolicyMethod, PolicyRequest, PolicySpec, Verdict};
+use starling_policy::{PolicyMethod, PolicyRequest, PolicySpec, Retries, Verdict};
 
 use self::held::{FIRST_TIMED, HeldKey};
 use super::Runtime;
@@ -94,10 +95,19 @@ struct Attached {
     reads: bool,
     /// Whether it hears of the ends of calls.
     hears_ends: bool,
+    retries: Retries,
     counts: Counts,
 }
 
 impl Attached {
+    /// Another engine may have taken the place of its own.
+    fn look_at_engine(&mut self) {
+        let engine = self.engine.lock();
+        self.reads = engine.reads_messages();
+        self.hears_ends = engine.hears_ends();
+        self.retries = engine.retries();
+    }
+
     /// The path of a method that its scope names.
     fn path_of(&self, method: MethodId) -> Option<String> {
         let paths = self
@@ -220,14 +230,15 @@ impl Policies {
         let mut changed = Vec::new();
         for policy in list {
             let of = policy.id;
-            match self.get_mut(of) {
-                None => self.insert(policy),
-                Some(attached) if attached.spec != policy.spec => {
-                    changed.push(of);
-                    attached.methods = methods_of(&policy.spec);
-                    attached.spec = policy.spec;
-                }
-                Some(_) => {}
+            let Some(attached) = self.get_mut(of) else {
+                self.insert(policy);
+                continue;
+            };
+            attached.look_at_engine();
+            if attached.spec != policy.spec {
+                changed.push(of);
+                attached.methods = methods_of(&policy.spec);
+                attached.spec = policy.spec;
             }
         }
         for place in &mut self.table {
@@ -239,23 +250,22 @@ impl Policies {
 
     fn insert(&mut self, policy: AttachedPolicy) {
         let AttachedPolicy { id, spec, engine } = policy;
-        let (reads, hears_ends) = {
-            let engine = engine.lock();
-            (engine.reads_messages(), engine.hears_ends())
-        };
         let place = id.place as usize;
         if place >= self.table.len() {
             self.table.resize_with(place + 1, || None);
         }
-        self.table[place] = Some(Attached {
+        let mut attached = Attached {
             id: id.id,
             methods: methods_of(&spec),
             spec,
             engine,
-            reads,
-            hears_ends,
+            reads: false,
+            hears_ends: false,
+            retries: Retries::None,
             counts: Counts::default(),
-        });
+        };
+        attached.look_at_engine();
+        self.table[place] = Some(attached);
     }
 
     /// A round begins.
@@ -331,11 +341,7 @@ impl Runtime {
                     self.refuse_leaving(from, arrived);
                 }
             }
-            Passage::Refused(status) => {
-                if let Some(from) = self.routes.get(id).map(|route| route.from()) {
-                    self.refuse(from, arrived, status);
-                }
-            }
+            Passage::Refused(status) => self.refuse_attempt(id, arrived, status),
         }
     }
 
@@ -362,7 +368,11 @@ impl Runtime {
             let until_ns = match verdict {
                 Verdict::Pass => {
                     attached.counts.passed += 1;
+                    let retries = attached.retries != Retries::None;
                     arrived.passed.advance();
+                    if retries {
+                        arrived.begin_attempts(of, now_ns);
+                    }
                     continue;
                 }
                 Verdict::Hold(until_ns) => {
@@ -428,10 +438,15 @@ impl Runtime {
         }
         // The policy for which a request waits may be gone.
         self.look_at_waiting();
-        let is_let_go = |policies: &Policies, held: &Held| {
-            !policies.order.contains(&held.by) || changed.contains(&held.by)
+        let is_let_go = |policies: &Policies, held: &Held| match held.failed {
+            Some(_) => !policies.may_run_again(&held.arrived),
+            None => !policies.order.contains(&held.by) || changed.contains(&held.by),
         };
         for mut held in self.policies.take_held(is_let_go) {
+            if let Some(status) = held.failed.take() {
+                self.end_attempts(held, status);
+                continue;
+            }
             if changed.contains(&held.by) {
                 held.arrived.passed.step_back();
                 if let Some(attached) = self.policies.get_mut(held.by) {

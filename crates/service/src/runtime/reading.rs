@@ -263,7 +263,7 @@ impl Runtime {
             {
                 any = true;
                 bytes += work_of(&arrived);
-                self.go_on(id, since_ns, arrived);
+                self.go_on(id, since_ns, arrived, None);
             }
             if waiting.len() > 0
                 && let Some(route) = self.routes.get_mut(id)

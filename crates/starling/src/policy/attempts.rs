@@ -4,25 +4,14 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use starling_balance::{Failure, PUSHBACK_KEY, Pushback, Retry, RetryPolicy};
-use starling_endpoint::{Metadata, Status};
+use starling_balance::{Failure, Retry, RetryPolicy};
+use starling_endpoint::Status;
 
 use super::buffer::Kept;
 use super::throttle_of;
 use crate::balancing::random;
 use crate::channel_call::{DeadlineTimer, RawCall, Shared};
 use crate::plane::{CallResult, Operation};
-
-/// How an attempt failed.
-pub(crate) fn failure_of(status: &Status) -> Failure {
-    let pushback = status
-        .metadata()
-        .and_then(|it: &Metadata| it.value(PUSHBACK_KEY));
-    Failure {
-        code: status.code(),
-        pushback: Pushback::parse(pushback),
-    }
-}
 
 /// The status of a call of which an attempt may have run, if one may have: that the last one did not says nothing
 /// of those before it.
@@ -63,7 +52,7 @@ pub(super) async fn retry(
         may_have_run |= status.may_have_run();
         let status = with_attempts(status, may_have_run);
         let throttle = throttle_of(&shared);
-        let failure = failure_of(&status);
+        let failure = Failure::of(&status);
         let pause_ns = retry.handle_failure(&policy, failure, throttle, &mut random());
         let (Some(pause_ns), Some(kept)) = (pause_ns, &kept) else {
             return Err(status);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use starling_balance::{Hedging, HedgingPolicy, HedgingStep};
+use starling_balance::{Failure, Hedging, HedgingPolicy, HedgingStep};
 use starling_endpoint::Status;
 
-use super::attempts::{failure_of, with_attempts};
+use super::attempts::with_attempts;
 use super::buffer::Kept;
 use super::throttle_of;
 use crate::channel_call::{DeadlineTimer, RawCall, Shared};
@@ -107,7 +107,7 @@ impl Attempts {
                 Poll::Ready(Err(status)) => {
                     self.calls.remove(at);
                     let (now, throttle) = (self.now_ns(), throttle_of(&self.shared));
-                    let failure = failure_of(&status);
+                    let failure = Failure::of(&status);
                     let is_final =
                         (self.hedging).handle_failure(&self.policy, now, failure, throttle);
                     // Those that are cancelled may have run, too.

@@ -21,7 +21,7 @@ use crate::balancing::random;
 use crate::channel_call::Shared;
 use crate::driver::DeadlineWaker;
 use crate::plane::{CallResult, OutgoingCall};
-use crate::policy::{CallPolicy, Kept, failure_of};
+use crate::policy::{CallPolicy, Kept};
 
 /// The first request of a stream that may begin again.
 pub(super) struct FirstRequest {
@@ -158,7 +158,7 @@ impl FirstRequest {
 fn failure_to_begin(result: &CallResult) -> Option<Failure> {
     let (message, _) = match result {
         Ok(response) => response,
-        Err(status) => return Some(failure_of(status)),
+        Err(status) => return Some(Failure::of(status)),
     };
     let position = message.stream()?;
     let status = message.stream_status()?;

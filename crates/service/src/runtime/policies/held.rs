@@ -23,6 +23,8 @@ pub(in crate::runtime) struct Held {
     pub(in crate::runtime) since_ns: u64,
     pub(in crate::runtime) route: RouteId,
     pub(in crate::runtime) arrived: Arrived,
+    /// How its last attempt has ended, if it waits for the next one.
+    pub(in crate::runtime) failed: Option<Status>,
 }
 
 impl Policies {
@@ -107,6 +109,7 @@ impl Runtime {
             since_ns: self.policies.now_ns,
             route,
             arrived,
+            failed: None,
         };
         self.policies.hold(until_ns, held);
     }
@@ -134,16 +137,17 @@ impl Runtime {
     }
 
     pub(super) fn resume(&mut self, held: Held) {
-        self.go_on(held.route, held.since_ns, held.arrived);
+        self.go_on(held.route, held.since_ns, held.arrived, held.failed);
     }
 
     /// Has a request go on with the next policy, that has waited since a time: unless it is late, or its caller has
-    /// given up.
+    /// given up. `failed`: how its last attempt has ended.
     pub(in crate::runtime) fn go_on(
         &mut self,
         route: RouteId,
         since_ns: u64,
         mut arrived: Arrived,
+        failed: Option<Status>,
     ) {
         let took = Duration::from_nanos(self.policies.now_ns.saturating_sub(since_ns));
         let timeout = &mut arrived.request.options.timeout;
@@ -152,9 +156,11 @@ impl Runtime {
         let over = match arrived.reply.cancellation().status() {
             // Its caller no longer waits.
             Some(why) => why,
-            None if is_late => Status::deadline_exceeded(
-                "the deadline came while a policy of the service held the call; it did not run",
-            ),
+            None if is_late => failed.unwrap_or_else(|| {
+                Status::deadline_exceeded(
+                    "the deadline came while a policy of the service held the call; it did not run",
+                )
+            }),
             None => return self.pass(route, arrived),
         };
         if let Some(from) = self.routes.get(route).map(|route| route.from()) {

@@ -19,9 +19,16 @@ impl Policies {
             .collect()
     }
 
-    /// A call is over: those that it has passed hear of it.
-    fn end(&self, passed: &Passed, method: MethodId, code: Code, shared: &Shared) {
-        for step in passed.reversed() {
+    /// A call is over, or an attempt: those that it has passed beyond the first ones hear of it.
+    pub(super) fn end(
+        &self,
+        passed: &Passed,
+        beyond: usize,
+        method: MethodId,
+        code: Code,
+        shared: &Shared,
+    ) {
+        for (step, since_ns) in passed.reversed(beyond) {
             let attached = self.get(step.policy).filter(|it| it.hears_ends);
             let Some(attached) = attached else {
                 continue;
@@ -32,7 +39,7 @@ impl Policies {
                 method,
                 code,
                 datapath: &step.datapath,
-                since_ns: passed.since_ns,
+                since_ns,
                 request_bytes: passed.request_bytes,
                 response_bytes: passed.response_bytes,
             };
@@ -51,7 +58,7 @@ impl Policies {
                     method,
                     datapath: Arc::clone(&step.datapath),
                     code,
-                    began_ns: passed.since_ns,
+                    began_ns: since_ns,
                     ended_ns: self.now_ns,
                 });
             }
@@ -68,7 +75,7 @@ impl Runtime {
         code: Code,
     ) {
         if !passed.is_empty() {
-            self.policies.end(passed, method, code, &self.shared);
+            self.policies.end(passed, 0, method, code, &self.shared);
         }
     }
 }
