@@ -13,6 +13,7 @@
 //! |---|---|
 //! | [`plugins`] | the plug-ins of a service, and what has gone wrong with them |
 //! | [`library`] | a file on its way into the process |
+//! | [`elf`] | whether a file has all of its library |
 //! | [`table`] | what a library says that it has |
 //! | [`engine`] | a policy of a plug-in as an engine, which fails in the place of the service |
 //! | [`calling`] | what a plug-in gets in hand during a call |
@@ -22,6 +23,7 @@
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod calling;
+mod elf;
 mod engine;
 mod library;
 mod plugins;

@@ -17,6 +17,8 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use starling_plugin::abi;
 
+use crate::elf::end_of;
+
 /// The largest file.
 const MAX_BYTES: u64 = 128 << 20;
 /// Whoever else may write to a file, by its mode.
@@ -43,6 +45,14 @@ pub enum FileError {
     /// It is larger than any plug-in.
     #[error("it has {0} bytes, and {MAX_BYTES} are taken at most: strip it")]
     TooLarge(u64),
+    /// A part of it is missing.
+    #[error("it is cut: it has {len} bytes, and its segments end at byte {end}: copy it again")]
+    Cut {
+        /// Its length.
+        len: u64,
+        /// Where it should end.
+        end: u64,
+    },
     /// It is no library, or lacks what it needs.
     #[error("it cannot be loaded: {0}")]
     NoLibrary(String),
@@ -92,6 +102,10 @@ fn check_owner(user: u32, mode: u32) -> Result<(), FileError> {
 /// Loads a library of these bytes for as long as the process runs. Returns its table, of which nothing is checked.
 /// Its initializers run here.
 pub(crate) fn load(path: &Path, bytes: &[u8]) -> Result<*const abi::Table, FileError> {
+    let len = bytes.len() as u64;
+    if let Some(end) = end_of(bytes).filter(|end| *end > len) {
+        return Err(FileError::Cut { len, end });
+    }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let copy = sealed(&name, bytes)?;
     let by = format!("/proc/self/fd/{}", copy.as_raw_fd());

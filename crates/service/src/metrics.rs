@@ -3,6 +3,7 @@
 use std::fmt;
 
 use starling_metrics::{CallTotals, Kind, LabelledCalls, TextWriter, write_labelled};
+use starling_plugin_host::FaultCounts;
 use starling_policy::{Series, Side};
 
 use crate::runtime::{MetricsReport, PolicyMetrics};
@@ -60,11 +61,35 @@ impl<'a> Counted<'a> {
 }
 
 /// All of it. Not for a runtime's thread: it takes long.
-pub(crate) fn text(report: &MetricsReport, spans: Option<SpanCounts>) -> String {
+pub(crate) fn text(
+    report: &MetricsReport,
+    spans: Option<SpanCounts>,
+    faults: Option<FaultCounts>,
+) -> String {
     let mut text = String::new();
     let mut out = TextWriter::new(&mut text);
-    write(&mut out, report, spans).expect("a string takes all text");
+    let written = write(&mut out, report, spans).and_then(|()| match faults {
+        Some(faults) => write_faults(&mut out, faults),
+        None => Ok(()),
+    });
+    written.expect("a string takes all text");
     text
+}
+
+/// What has gone wrong with plug-ins.
+fn write_faults(out: &mut TextWriter<&mut String>, faults: FaultCounts) -> fmt::Result {
+    let name = "starling_plugin_faults_total";
+    let help = "What plug-ins did wrong: files that were not taken, calls that panicked, blocked, returned nonsense.";
+    out.family(name, help, Kind::Counter)?;
+    for (fault, count) in [
+        ("file", faults.files),
+        ("panic", faults.panics),
+        ("block", faults.blocks),
+        ("malformed", faults.malformed),
+    ] {
+        out.sample(name, &[("fault", fault)], count)?;
+    }
+    Ok(())
 }
 
 fn write(
@@ -114,7 +139,7 @@ fn write(
 /// What all policies have done.
 fn write_policies(out: &mut TextWriter<&mut String>, report: &MetricsReport) -> fmt::Result {
     type Count = fn(&PolicyMetrics) -> u64;
-    let families: [(_, _, _, Count); 4] = [
+    let families: [(_, _, _, Count); 5] = [
         (
             "passed_total",
             "Requests that a policy let pass.",
@@ -136,6 +161,12 @@ fn write_policies(out: &mut TextWriter<&mut String>, report: &MetricsReport) -> 
         ("held", "Requests that wait now.", Kind::Gauge, |of| {
             of.counts.held as u64
         }),
+        (
+            "failed",
+            "1: the engine of the policy has failed.",
+            Kind::Gauge,
+            |of| of.has_failed.into(),
+        ),
     ];
     if report.is_empty() {
         return Ok(());
@@ -182,6 +213,7 @@ mod tests {
         let report = vec![PolicyMetrics {
             spec,
             counts: Default::default(),
+            has_failed: true,
             series: vec![
                 (series(Some(labels.clone())), None),
                 (series(Some(labels)), Some("kv.Kv/Get".into())),
@@ -192,7 +224,11 @@ mod tests {
             exported: 5,
             dropped: 7,
         };
-        let text = text(&report, Some(spans));
+        let faults = FaultCounts {
+            panics: 3,
+            ..FaultCounts::default()
+        };
+        let text = text(&report, Some(spans), Some(faults));
         let name = "starling_service_call_duration_seconds_count";
         let of = |program: &str, side: &str, server: &str, method: &str| {
             format!(
@@ -205,6 +241,8 @@ mod tests {
             &*of("frontend", "server", "udp://h:1", "kv.Kv/Get"),
             &*of(OTHER, OTHER, OTHER, OTHER),
             "starling_policy_refused_total{policy=\"calls\",kind=\"metrics\"} 0",
+            "starling_policy_failed{policy=\"calls\",kind=\"metrics\"} 1",
+            "starling_plugin_faults_total{fault=\"panic\"} 3",
             "starling_service_spans_exported_total 5",
             "starling_service_spans_dropped_total 7",
         ] {

@@ -8,6 +8,7 @@ mod listing;
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -15,12 +16,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use starling::managed::{
     KnownMethodsMut, ListRequest, ListingMut, MetricsRequest, MetricsTextMut, Operator,
-    PolicyChange, PolicyChangesMut, SchemaAddition,
+    PluginAddition, PluginsMut, PolicyChange, PolicyChangesMut, SchemaAddition,
 };
 use starling::{Request, Status};
 use starling_policy::{PolicySpec, SpecError, parse_list};
 
-use self::listing::{fill_account, fill_counts};
+use self::listing::{fill_account, fill_counts, fill_plugins, fill_policy};
 use crate::runtime::{Command, Report, RuntimeHandle};
 use crate::{ROOT, metrics};
 
@@ -59,7 +60,7 @@ impl Operations {
     pub(crate) fn metrics_text(&self) -> Result<String, Status> {
         let report = self.ask(|reply| Command::Metrics { reply })?;
         let spans = self.builder.spans.as_ref().map(|spans| spans.counts());
-        Ok(metrics::text(&report, spans))
+        Ok(metrics::text(&report, spans, self.builder.plugins.faults()))
     }
 
     /// Asks the runtime, and waits for its answer.
@@ -67,7 +68,11 @@ impl Operations {
         let (sender, receiver) = mpsc::sync_channel(1);
         self.runtime.send(command(sender));
         let answer = receiver.recv_timeout(self.answer_time);
-        answer.map_err(|_| Status::unavailable("the service's runtime does not answer"))
+        answer.map_err(|_| {
+            let blocking = self.builder.plugins.blocking();
+            let why = blocking.map_or(String::new(), |by| format!(": {by}"));
+            Status::unavailable(format!("the service's runtime does not answer{why}"))
+        })
     }
 
     /// Changes the list of policies. `change` returns the policy that gets a new engine in any case. Returns what
@@ -81,13 +86,15 @@ impl Operations {
         if self.is_unsure.load(Ordering::Relaxed) {
             // It answers in the order in which it was asked.
             let report = self.ask(|reply| Command::Report { reply })?;
-            *attached = report.policies.into_iter().map(|(spec, _)| spec).collect();
+            *attached = report.policies.into_iter().map(|of| of.spec).collect();
             self.is_unsure.store(false, Ordering::Relaxed);
         }
         let mut wanted = attached.clone();
         let upgrades = change(&mut wanted)?;
         let changes = differences(&attached, &wanted, upgrades.as_deref());
-        let list = self.builder.build(&wanted, upgrades.as_deref())?;
+        let list = self
+            .builder
+            .build(&wanted, &attached, upgrades.as_deref())?;
         if dry_run || changes.is_empty() {
             return Ok(changes);
         }
@@ -252,14 +259,8 @@ impl Operator for Operations {
     ) -> Result<(), Status> {
         check_operator(&request)?;
         let report: Report = self.ask(|reply| Command::Report { reply })?;
-        for (spec, counts) in report.policies {
-            let mut policies = response.policies_mut();
-            let mut policy = policies.push_default();
-            policy.set_policy(&spec.to_json());
-            policy.set_passed(counts.passed);
-            policy.set_delayed(counts.delayed);
-            policy.set_refused(counts.refused);
-            policy.set_held(counts.held as u64);
+        for policy in &report.policies {
+            fill_policy(response.policies_mut().push_default(), policy);
         }
         for of in report.datapaths {
             let mut datapaths = response.datapaths_mut();
@@ -360,6 +361,30 @@ impl Operator for Operations {
     ) -> Result<(), Status> {
         check_operator(&request)?;
         fill_methods(response, &self.builder.schemas.paths());
+        Ok(())
+    }
+
+    fn add_plugin(
+        &self,
+        request: Request<'_, PluginAddition>,
+        response: PluginsMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let plugins = &self.builder.plugins;
+        let added = plugins.add(Path::new(request.message().file()));
+        let added = added.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        fill_plugins(response, &[added], plugins);
+        Ok(())
+    }
+
+    fn list_plugins(
+        &self,
+        request: Request<'_, ListRequest>,
+        response: PluginsMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let plugins = &self.builder.plugins;
+        fill_plugins(response, &plugins.list(), plugins);
         Ok(())
     }
 }

@@ -57,7 +57,7 @@ use crate::schemas::Schemas;
 
 pub(crate) use self::identity::Configured;
 pub(crate) use self::policies::Built;
-pub(crate) use self::report::{MetricsReport, PolicyMetrics, Report};
+pub(crate) use self::report::{MetricsReport, PolicyMetrics, PolicyReport, Report};
 
 /// While links are busy or spin, the parked ones are looked at once in so many rounds.
 const ROUNDS_PER_LOOK: u32 = 16;

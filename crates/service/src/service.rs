@@ -1,6 +1,7 @@
 //! The service as a whole.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -9,6 +10,7 @@ use starling::metrics::MetricsPage;
 use starling_endpoint::EndpointConfig;
 use starling_io::{Fault, IoError, MonotonicClock};
 use starling_io_shm::{ShmConfig, ShmIo};
+use starling_plugin_host::Plugins;
 use starling_policy::{Identities, PolicySpec};
 
 use crate::control;
@@ -32,6 +34,8 @@ pub struct ServiceConfig {
     pub any_user: bool,
     /// The policies that it begins with.
     pub policies: Vec<PolicySpec>,
+    /// Libraries with kinds of policies, by paths from the root.
+    pub plugins: Vec<PathBuf>,
     /// Schemas in compact form, of methods whose requests policies look into.
     pub schemas: Vec<Vec<u8>>,
     /// Shows what policies have counted at `http://ADDRESS/metrics`, to whoever can connect there. Default: nowhere.
@@ -53,6 +57,7 @@ impl Default for ServiceConfig {
             name: DEFAULT_NAME.to_owned(),
             any_user: false,
             policies: Vec::new(),
+            plugins: Vec::new(),
             schemas: Vec::new(),
             metrics: None,
             otlp: None,
@@ -99,12 +104,17 @@ impl Service {
         for schema in &config.schemas {
             schemas.add(schema)?;
         }
+        let plugins = Plugins::new(clock.clone());
+        for file in &config.plugins {
+            plugins.add(file)?;
+        }
         let builder = PolicyBuilder {
+            plugins,
             schemas: Arc::clone(&schemas),
             identities: config.identities,
             spans: spans.clone(),
         };
-        let policies = builder.build(&config.policies, None)?;
+        let policies = builder.build(&config.policies, &[], None)?;
         let mut runtime = Runtime::new(Box::new(link), clock, config.endpoint, schemas)?;
         runtime.admit_by(config.quotas, identities);
         if let Some(spans) = spans {

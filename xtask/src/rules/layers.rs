@@ -69,6 +69,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("crates/dynamic", &["starling"]),
+    ("examples/plugin", &["plugin"]),
     ("crates/otlp", &["starling"]),
     ("crates/sample-services", &["starling"]),
     ("crates/tower", &["starling"]),

@@ -1,9 +1,13 @@
-//! Makes engines for policies, and checks them by what the service knows: schemas, identities, who takes spans.
+//! Makes engines for policies, and checks them by what the service knows: plug-ins, schemas, identities, who takes
+//! spans.
 
 use std::sync::Arc;
 
 use starling::Status;
-use starling_policy::{Identities, PolicyEngine, PolicySpec, check_identities, check_list};
+use starling_plugin_host::Plugins;
+use starling_policy::{
+    Identities, PolicyEngine, PolicyRequest, PolicySpec, Verdict, check_identities, check_list,
+};
 
 use super::wrong;
 use crate::runtime::Built;
@@ -14,6 +18,7 @@ use crate::spans::SpanQueue;
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyBuilder {
+    pub(crate) plugins: Plugins,
     pub(crate) schemas: Arc<Schemas>,
     /// Those that policies may name.
     pub(crate) identities: Identities,
@@ -22,19 +27,29 @@ pub(crate) struct PolicyBuilder {
 }
 
 impl PolicyBuilder {
-    /// Engines for a list of policies, if it can be one. `upgrades`: see [`Built`].
+    /// Engines for a list of policies, if it can be one, in place of those that are attached. `upgrades`: see [`Built`].
     ///
     /// # Errors
     /// What is wrong with which policy.
     pub(crate) fn build(
         &self,
         list: &[PolicySpec],
+        attached: &[PolicySpec],
         upgrades: Option<&str>,
     ) -> Result<Vec<Built>, Status> {
         check_list(list).map_err(wrong)?;
         check_identities(list, &self.identities).map_err(wrong)?;
         let build = |spec: &PolicySpec| {
-            let mut engine = spec.build().map_err(wrong)?;
+            let upgrades = upgrades == Some(&spec.name);
+            if attached.contains(spec) && !upgrades {
+                let (spec, engine) = (spec.clone(), Box::new(Kept));
+                return Ok(Built {
+                    spec,
+                    engine,
+                    upgrades,
+                });
+            }
+            let mut engine = self.plugins.build(spec).map_err(wrong)?;
             if engine.reads_messages() {
                 self.check_methods(spec, engine.as_ref())?;
             }
@@ -50,7 +65,7 @@ impl PolicyBuilder {
             Ok(Built {
                 spec: spec.clone(),
                 engine,
-                upgrades: upgrades == Some(&spec.name),
+                upgrades,
             })
         };
         list.iter().map(build).collect()
@@ -77,5 +92,19 @@ impl PolicyBuilder {
             })?;
         }
         Ok(())
+    }
+}
+
+/// Stands for the engine of a policy that does not change: the runtime keeps the one that it has. So a plug-in is not
+/// asked for another, which could fail although nobody changes its policy.
+struct Kept;
+
+impl PolicyEngine for Kept {
+    fn on_request(&mut self, _: &mut PolicyRequest<'_>, _held: usize) -> Verdict {
+        Verdict::Refuse(Status::internal("the policy has no engine: upgrade it"))
+    }
+
+    fn failure(&self) -> Option<&str> {
+        Some("it has no engine: upgrade it")
     }
 }

@@ -102,7 +102,7 @@ fn whatever_is_asked_for_the_runtime_has_the_policies_that_the_operator_sees() {
             let report = operations
                 .ask(|reply| Command::Report { reply })
                 .expect("it answers");
-            let of_runtime = report.policies.into_iter().map(|(spec, _)| spec);
+            let of_runtime = report.policies.into_iter().map(|of| of.spec);
             assert!(of_runtime.eq(operations.policies.lock().iter().cloned()));
         });
     handle.send(Command::Stop);
@@ -157,7 +157,7 @@ fn a_change_that_was_not_answered_in_time_is_not_undone_by_the_next() {
     let names: Vec<_> = report
         .policies
         .iter()
-        .map(|(spec, _)| spec.name.as_str())
+        .map(|of| of.spec.name.as_str())
         .collect();
     assert_eq!(names, ["a", "b"]);
     handle.send(Command::Stop);

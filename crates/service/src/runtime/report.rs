@@ -14,7 +14,7 @@ use crate::account::{Account, DatapathCounts};
 #[derive(Debug)]
 pub(crate) struct Report {
     /// In the order in which calls pass them.
-    pub(crate) policies: Vec<(PolicySpec, Counts)>,
+    pub(crate) policies: Vec<PolicyReport>,
     pub(crate) datapaths: Vec<DatapathReport>,
     /// Of applications, then of users.
     pub(crate) accounts: Vec<Arc<Account>>,
@@ -22,11 +22,21 @@ pub(crate) struct Report {
     pub(crate) refused: Refused,
 }
 
+/// A policy with what it has done.
+#[derive(Debug)]
+pub(crate) struct PolicyReport {
+    pub(crate) spec: PolicySpec,
+    pub(crate) counts: Counts,
+    /// Why its engine does not work any more, if it has failed.
+    pub(crate) failure: Option<String>,
+}
+
 /// A policy with what it has done, and its series with the methods' names.
 #[derive(Debug)]
 pub(crate) struct PolicyMetrics {
     pub(crate) spec: PolicySpec,
     pub(crate) counts: Counts,
+    pub(crate) has_failed: bool,
     pub(crate) series: Vec<(Series, Option<Arc<str>>)>,
 }
 

@@ -3,20 +3,23 @@
 use std::sync::Arc;
 
 use starling_endpoint::{Code, MethodId};
-use starling_policy::{PolicyEnd, PolicySpec};
+use starling_policy::PolicyEnd;
 
-use super::{Attached, Counts, Policies, Runtime};
+use super::{Attached, Policies, Runtime};
 use crate::datapath::Passed;
-use crate::runtime::report::{MetricsReport, PolicyMetrics};
+use crate::runtime::report::{MetricsReport, PolicyMetrics, PolicyReport};
 use crate::spans::{RecordedSpan, SpanQueue};
 
 impl Policies {
     /// What all have done so far, in order.
-    pub(in crate::runtime) fn report(&self) -> Vec<(PolicySpec, Counts)> {
+    pub(in crate::runtime) fn report(&self) -> Vec<PolicyReport> {
         let attached = self.order.iter().map(|of| &self.table[of.place as usize]);
-        attached
-            .map(|attached| (attached.spec.clone(), attached.counts))
-            .collect()
+        let of = |attached: &Attached| PolicyReport {
+            spec: attached.spec.clone(),
+            counts: attached.counts,
+            failure: attached.engine.failure().map(str::to_owned),
+        };
+        attached.map(of).collect()
     }
 
     /// What all have counted. The counts themselves are read elsewhere.
@@ -32,6 +35,7 @@ impl Policies {
             PolicyMetrics {
                 spec: attached.spec.clone(),
                 counts: attached.counts,
+                has_failed: attached.engine.failure().is_some(),
                 series: named.collect(),
             }
         };
