@@ -77,6 +77,7 @@ The file of --config may have any of these:
   quotas:            # of an application, and of all of a user together; `starling ctl list` shows what they have
     {calls: 16384, datapaths: 256, memory: 128MiB, user: {calls: 49152, datapaths: 768, memory: 384MiB}}
   identities: {}     # NAME: {user: UID, program: NAME, exe: /PATH}, for `identity` in scopes of policies
+  plugins: []        # libraries with kinds of policies, by paths from the root: `starling ctl plugin --help`
   policies: []       # as `starling ctl apply` takes them
   schemas: []        # .proto files of methods that policies look into
   metrics: 127.0.0.1:9100       # shows what policies count at http://127.0.0.1:9100/metrics
@@ -113,6 +114,7 @@ fn serve(run: &RunArguments) -> Result<(), CliError> {
         config.schemas = file.schemas(path)?;
         config.identities = file.identities(path)?;
     }
+    config.plugins.clone_from(&file.plugins);
     if let Some(name) = run.name.as_ref().or(file.name.as_ref()) {
         config.name.clone_from(name);
     }

@@ -85,7 +85,7 @@ impl PluginEngine {
         shared: &Arc<Shared>,
     ) -> Result<Self, SpecError> {
         let wrong = |problem| SpecError::Settings {
-            path: format!("{}: settings", spec.name),
+            path: "settings".to_owned(),
             problem,
         };
         if !spec.settings.is_null() && !spec.settings.is_object() {

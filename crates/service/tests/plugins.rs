@@ -154,7 +154,7 @@ fn a_policy_of_a_plugin_works_as_one_that_is_built_in() {
     assert!(
         unknown
             .message()
-            .contains("\"number\" is no kind of policies"),
+            .starts_with("numbers: kind: \"number\" is no kind of policies"),
         "{unknown}"
     );
     assert_eq!(

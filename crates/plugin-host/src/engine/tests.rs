@@ -211,18 +211,18 @@ fn settings_are_refused_with_what_the_plugin_says() {
     };
     assert_eq!(
         error(ends(abi::FAILED, b"rate is 0"), ""),
-        "p: settings: rate is 0"
+        "settings: rate is 0"
     );
     assert_eq!(
         error(ends(abi::PANICKED, b"no"), ""),
-        "p: settings: build of  panicked: no"
+        "settings: build of  panicked: no"
     );
     assert_eq!(
         error(verdict(77, 0), ""),
-        "p: settings: build of  returned no instance"
+        "settings: build of  returned no instance"
     );
     let text = error(Next::PASS, r#","settings":[1]"#);
-    assert_eq!(text, "p: settings: they are no object");
+    assert_eq!(text, "settings: they are no object");
     assert_eq!(CALLS.get(), (3, 0));
     NEXT.set(Next {
         run: blocks,

@@ -49,7 +49,9 @@ impl PolicyBuilder {
                     upgrades,
                 });
             }
-            let mut engine = self.plugins.build(spec).map_err(wrong)?;
+            let built = self.plugins.build(spec);
+            let mut engine = built
+                .map_err(|error| Status::invalid_argument(format!("{}: {error}", spec.name)))?;
             if engine.reads_messages() {
                 self.check_methods(spec, engine.as_ref())?;
             }
