@@ -2,8 +2,8 @@
 //!
 //! What is checked is what is loaded: the file is opened once, and copied to memory that nobody can write. So whoever
 //! may write to its directory can only put another file of the same owners in its place, and a file that is written
-//! over later changes nothing, also not the code that runs. A library is never unloaded: engines, threads and thread-local
-//! values of it may be left.
+//! over later changes nothing, also not the code that runs. A library is never unloaded: engines, threads and
+//! thread-local values of it may be left.
 
 use std::error::Error;
 use std::ffi::c_void;

@@ -275,6 +275,7 @@ mod tests {
 
     #[test]
     fn texts_and_functions_are_checked() {
+        type Change = fn(&mut abi::Kind);
         let is_text = |error: TableError, what: &str| {
             let text = error.to_string();
             assert!(text.starts_with(what), "{text}");
@@ -302,7 +303,7 @@ mod tests {
         }
         let version = error_of_kind(|kind| kind.state_version = 1 << 16);
         assert!(version.to_string().contains("version 65536"), "{version}");
-        let lacks: [(&str, fn(&mut abi::Kind)); 6] = [
+        let lacks: [(_, Change); 6] = [
             ("build", |kind| kind.build = None),
             ("destroy", |kind| kind.destroy = None),
             ("on_request", |kind| kind.on_request = None),

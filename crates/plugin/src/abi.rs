@@ -154,8 +154,8 @@ interface! {
         pub until_ns: u64,
     }
 
-    /// A kind of policies. Each function takes an instance that `build` made and `destroy` did not, from one thread at a
-    /// time, leaves a text in the sink if it returns something else than [`DONE`], and does not unwind.
+    /// A kind of policies. Each function takes an instance that `build` made and `destroy` did not end, from one thread
+    /// at a time, leaves a text in the sink if it returns something else than [`DONE`], and does not unwind.
     pub struct Kind {
         /// As operators write it.
         pub name: Bytes,

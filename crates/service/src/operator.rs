@@ -30,6 +30,9 @@ pub(crate) use self::builder::PolicyBuilder;
 /// A runtime that does not answer in this time has failed.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
+/// One that does not answer in this time may be blocked.
+const BLOCKED_TIME: Duration = Duration::from_secs(2);
+
 pub(crate) struct Operations {
     runtime: RuntimeHandle,
     answer_time: Duration,
@@ -67,12 +70,18 @@ impl Operations {
     fn ask<T>(&self, command: impl FnOnce(mpsc::SyncSender<T>) -> Command) -> Result<T, Status> {
         let (sender, receiver) = mpsc::sync_channel(1);
         self.runtime.send(command(sender));
-        let answer = receiver.recv_timeout(self.answer_time);
-        answer.map_err(|_| {
-            let blocking = self.builder.plugins.blocking();
-            let why = blocking.map_or(String::new(), |by| format!(": {by}"));
-            Status::unavailable(format!("the service's runtime does not answer{why}"))
-        })
+        let first = self.answer_time.min(BLOCKED_TIME);
+        if let Ok(answer) = receiver.recv_timeout(first) {
+            return Ok(answer);
+        }
+        // It may wait for a plug-in, which nobody can interrupt.
+        if let Some(by) = self.builder.plugins.blocking() {
+            tracing::error!("the service's runtime does not answer: {by}");
+            let text = format!("the service's runtime does not answer: {by}");
+            return Err(Status::unavailable(text));
+        }
+        let answer = receiver.recv_timeout(self.answer_time - first);
+        answer.map_err(|_| Status::unavailable("the service's runtime does not answer"))
     }
 
     /// Changes the list of policies. `change` returns the policy that gets a new engine in any case. Returns what

@@ -491,3 +491,38 @@ fn a_plugin_that_blocks_fails() {
     operator.configure(&faulty("{}")).expect("other settings");
     greet(&client).expect("it works");
 }
+
+/// Whoever asks the service meanwhile hears which policy it waits for.
+#[test]
+fn a_plugin_that_has_not_returned_is_named() {
+    let (mesh, files) = (Mesh::start(), Directory::new());
+    let (operator, server) = (Operator::of(&mesh), serve());
+    let client = HelloClient::new(mesh.channel(server.address()));
+    let plugin = files.plugin(FAULTY);
+    operator.add(&plugin).expect("a plug-in");
+    let until = files.0.join("until");
+    let settings = serde_json::json!({"blocks": "request", "until": until});
+    operator
+        .attach(&faulty(&settings.to_string()))
+        .expect("a policy");
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| greet(&client));
+        let text = loop {
+            // The request may not be there yet.
+            match operator.0.list(&ListRequest::new()).wait() {
+                Ok(_) => std::thread::yield_now(),
+                Err(status) => break status.message().to_owned(),
+            }
+        };
+        let expected = format!(
+            "does not answer: the policy \"f\", of {}, has not",
+            plugin.display()
+        );
+        assert!(text.contains(&expected), "{text}");
+        files.file("until", b"");
+        // It passes if the time was spent waiting for a processor; else the engine has failed.
+        let _ = call.join().expect("no panic");
+        operator.configure(&faulty("{}")).expect("it answers again");
+        greet(&client).expect("it works");
+    });
+}

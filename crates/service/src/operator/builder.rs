@@ -27,7 +27,8 @@ pub(crate) struct PolicyBuilder {
 }
 
 impl PolicyBuilder {
-    /// Engines for a list of policies, if it can be one, in place of those that are attached. `upgrades`: see [`Built`].
+    /// Engines for a list of policies, if it can be one, in place of those that are attached. `upgrades`: see
+    /// [`Built`].
     ///
     /// # Errors
     /// What is wrong with which policy.

@@ -1,5 +1,6 @@
 //! A plug-in that does wrong what its settings say, and a kind that passes all.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -30,6 +31,8 @@ struct Faulty {
     /// How long, in milliseconds.
     #[serde(default)]
     ms: u64,
+    /// Or until there is this file.
+    until: Option<PathBuf>,
     /// A state that it cannot read.
     #[serde(default)]
     refuses: bool,
@@ -39,6 +42,9 @@ impl Faulty {
     fn at(&self, place: Place) {
         if self.blocks == place {
             std::thread::sleep(Duration::from_millis(self.ms));
+            while self.until.as_ref().is_some_and(|file| !file.exists()) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         assert!(self.panics != place, "as it was told, in {place:?}");
     }
