@@ -73,6 +73,13 @@ pub(crate) fn options(of: &mut CallOptions) -> abi::Options {
 }
 
 /// # Safety
+/// The context of [`options`], and nobody changes the options meanwhile.
+unsafe fn read<'a>(context: *mut c_void) -> &'a CallOptions {
+    // SAFETY: the caller's promise.
+    unsafe { &*context.cast::<CallOptions>() }
+}
+
+/// # Safety
 /// The context of [`options`], and nobody else uses the options meanwhile.
 unsafe fn options_of<'a>(context: *mut c_void) -> &'a mut CallOptions {
     // SAFETY: the caller's promise.
@@ -93,7 +100,7 @@ unsafe fn key_of<'a>(bytes: abi::Bytes) -> Option<&'a str> {
 
 unsafe extern "C" fn value(context: *mut c_void, key: abi::Bytes, found: *mut abi::Bytes) -> u32 {
     // SAFETY: the plug-in gives the context, and shows the key, for the time of this call.
-    let (options, key) = unsafe { (options_of(context), key_of(key)) };
+    let (options, key) = unsafe { (read(context), key_of(key)) };
     match key.and_then(|key| options.metadata.value(key)) {
         Some(value) => {
             // SAFETY: the plug-in's.
@@ -111,7 +118,7 @@ unsafe extern "C" fn pair(
     value: *mut abi::Bytes,
 ) -> u32 {
     // SAFETY: the plug-in gives the context for the time of this call.
-    let options = unsafe { options_of(context) };
+    let options = unsafe { read(context) };
     let pairs = options.metadata.view();
     let number = usize::try_from(number).unwrap_or(usize::MAX);
     match pairs.iter().nth(number) {

@@ -156,7 +156,12 @@ impl PluginEngine {
         }
         match took_ns.saturating_sub(self.waited_ns()) {
             own_ns if own_ns > BOUND_NS => Err(Failure::Blocked(own_ns)),
-            _ => Ok(()),
+            _ => {
+                let (file, ms) = (self.kind.file.display(), took_ns / 1_000_000);
+                let text = format!("a call of {file} took {ms} ms: its thread had no processor");
+                tracing::warn!(policy = %self.policy, "{text}");
+                Ok(())
+            }
         }
     }
 
@@ -183,9 +188,14 @@ impl PluginEngine {
         text
     }
 
-    fn fail(&mut self, function: &str, failure: &Failure) {
-        let text = self.reports(function, failure);
-        self.failure = Some(text);
+    /// It is asked no more.
+    fn fail(&mut self, function: &str, failure: Failure) {
+        let failure = match failure {
+            // There is nothing that it could refuse.
+            Failure::Refused(text) => Failure::Malformed(format!("a failure: {text}")),
+            failure => failure,
+        };
+        self.failure = Some(self.reports(function, &failure));
     }
 
     /// What becomes of a request once the engine has failed.
@@ -305,7 +315,7 @@ impl PolicyEngine for PluginEngine {
         match self.ask(request, held) {
             Ok(verdict) => verdict,
             Err(failure) => {
-                self.fail("on_request", &failure);
+                self.fail("on_request", failure);
                 self.failed()
             }
         }
@@ -315,7 +325,7 @@ impl PolicyEngine for PluginEngine {
         if self.failure.is_none()
             && let Err(failure) = self.tell(end)
         {
-            self.fail("on_end", &failure);
+            self.fail("on_end", failure);
         }
     }
 

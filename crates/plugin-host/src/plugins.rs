@@ -49,9 +49,6 @@ pub enum Problem {
     /// Its table is not taken.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// A kind of it is there already, in the service itself.
-    #[error("its kind {0:?} is built in: give it another name")]
-    BuiltIn(String),
     /// There are enough.
     #[error(
         "{MAX_LIBRARIES} libraries were loaded since the service began, and stay until it ends: start it anew"
@@ -141,18 +138,11 @@ impl Plugins {
     fn load(&self, file: &Path) -> Result<Plugin, Problem> {
         let bytes = read(file)?;
         let file = Arc::new(file.to_owned());
-        let mut added = self.added.lock();
-        if added.loaded == MAX_LIBRARIES {
-            return Err(Problem::TooMany);
-        }
-        added.loaded += 1;
+        self.reserve()?;
+        // Others go on meanwhile: its initializers may take long.
         let table = load(&file, &bytes)?;
         // SAFETY: the header says that it is a table, and the library stays.
         let contents = unsafe { check(table, &file)? };
-        let mut kinds = contents.kinds.iter();
-        if let Some(kind) = kinds.find(|kind| Kind::find(&kind.name).is_some()) {
-            return Err(Problem::BuiltIn(kind.name.clone()));
-        }
         let plugin = Plugin {
             file,
             name: contents.name,
@@ -160,8 +150,18 @@ impl Plugins {
             kinds: contents.kinds,
         };
         tracing::info!(file = %plugin.file.display(), name = plugin.name, version = plugin.version, "plug-in");
-        added.plugins.push(plugin.clone());
+        self.added.lock().plugins.push(plugin.clone());
         Ok(plugin)
+    }
+
+    /// Takes the place of a library, for good.
+    fn reserve(&self) -> Result<(), Problem> {
+        let mut added = self.added.lock();
+        if added.loaded == MAX_LIBRARIES {
+            return Err(Problem::TooMany);
+        }
+        added.loaded += 1;
+        Ok(())
     }
 
     /// All, in the order in which they were added.
@@ -218,5 +218,37 @@ impl Plugins {
         Some(format!(
             "{name}, has not returned for {for_ms} ms, and cannot be interrupted: start the service anew without it"
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_libraries_has_a_bound() {
+        let plugins = Plugins::default();
+        for _ in 0..MAX_LIBRARIES {
+            assert!(plugins.reserve().is_ok());
+        }
+        let own = std::env::current_exe().expect("a path");
+        let error = plugins.reserve().expect_err("one more").to_string();
+        assert!(error.starts_with("64 libraries were loaded"), "{error}");
+        assert_eq!(plugins.faults(), None);
+        assert!(plugins.add(&own.join("none")).is_err());
+        let files = plugins.faults().expect("one").files;
+        assert_eq!((files, plugins.list().len()), (1, 0));
+    }
+
+    #[test]
+    fn a_kind_that_nobody_has_is_unknown_and_a_built_in_one_is_built() {
+        let plugins = Plugins::default();
+        let spec = |kind: &str| {
+            let json = format!(r#"{{"name":"a","kind":"{kind}"}}"#);
+            PolicySpec::parse(&json).expect("a policy")
+        };
+        assert!(plugins.build(&spec("null")).is_ok());
+        let error = plugins.build(&spec("nul")).err().expect("unknown");
+        assert_eq!(error, SpecError::unknown_kind("nul", &[]));
     }
 }

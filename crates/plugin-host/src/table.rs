@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use starling_plugin::abi;
-use starling_policy::check_name;
+use starling_policy::{Kind, check_name};
 
 use crate::plugins::Plugin;
 
@@ -47,6 +47,9 @@ pub enum TableError {
         /// What is wrong with it.
         problem: String,
     },
+    /// The service itself has a kind of this name.
+    #[error("its kind {0:?} is built in: give it another name")]
+    BuiltIn(String),
     /// Two kinds have one name.
     #[error("it has the kind {0:?} twice")]
     Twice(String),
@@ -164,6 +167,9 @@ unsafe fn check_kind(kind: &abi::Kind, file: &Arc<PathBuf>) -> Result<PluginKind
         what: "the name of a kind",
         problem,
     })?;
+    if Kind::find(&name).is_some() {
+        return Err(TableError::BuiltIn(name));
+    }
     let version = kind.state_version;
     let state_version = u16::try_from(version).map_err(|_| TableError::StateVersion {
         kind: name.clone(),
@@ -301,6 +307,8 @@ mod tests {
             let error = error_of_kind(|kind| kind.name = abi::Bytes::of(name.as_bytes()));
             is_text(error, "the name of a kind: ");
         }
+        let built_in = error_of_kind(|kind| kind.name = abi::Bytes::of(b"null"));
+        assert_eq!(built_in, TableError::BuiltIn("null".to_owned()));
         let version = error_of_kind(|kind| kind.state_version = 1 << 16);
         assert!(version.to_string().contains("version 65536"), "{version}");
         let lacks: [(_, Change); 6] = [

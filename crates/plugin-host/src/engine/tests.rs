@@ -151,7 +151,7 @@ fn an_engine_whose_call_ends_wrongly_has_failed() {
             ends(abi::PANICKED, b"oh no"),
             "on_request of  panicked: oh no",
         ),
-        (ends(abi::FAILED, b"never"), "never"),
+        (ends(abi::FAILED, b"never"), "returned a failure: never"),
         (ends(77, b""), "returned the outcome 77"),
         (ends(abi::DONE, long), "returned 4097 bytes"),
         (verdict(77, 0), "returned the verdict 77"),
