@@ -23,8 +23,6 @@ use crate::watch::Running;
 
 /// A call of a plug-in may take so long.
 pub(crate) const BOUND_NS: u64 = 100_000_000;
-/// Bytes of a text of a plug-in, at most.
-const MAX_TEXT: usize = 4096;
 /// Bytes of a state, at most.
 const MAX_STATE: usize = 16 << 20;
 
@@ -108,7 +106,7 @@ impl PluginEngine {
             waited: Mutex::new(None),
         };
         let mut instance = std::ptr::null_mut();
-        let (mut text, by) = (Left::at_most(MAX_TEXT), engine.kind.functions.build);
+        let (mut text, by) = (Left::at_most(abi::MAX_TEXT), engine.kind.functions.build);
         let settings = abi::Bytes::of(settings.as_bytes());
         let built = engine.call(&mut text, |text| {
             // SAFETY: all is there for the time of this call.
@@ -237,7 +235,7 @@ impl PluginEngine {
             code: 0,
             until_ns: 0,
         };
-        let (mut text, by) = (Left::at_most(MAX_TEXT), self.kind.functions.on_request);
+        let (mut text, by) = (Left::at_most(abi::MAX_TEXT), self.kind.functions.on_request);
         self.call(&mut text, |text| {
             // SAFETY: all is there for the time of this call.
             unsafe { by(self.instance, &raw const asked, &raw mut verdict, text) }
@@ -261,7 +259,7 @@ impl PluginEngine {
             program: of.program,
             server: of.server,
         };
-        let (mut text, by) = (Left::at_most(MAX_TEXT), self.kind.functions.on_end);
+        let (mut text, by) = (Left::at_most(abi::MAX_TEXT), self.kind.functions.on_end);
         self.call(&mut text, |text| {
             // SAFETY: all is there for the time of this call.
             unsafe { by(self.instance, &raw const told, text) }
@@ -363,7 +361,7 @@ impl PolicyEngine for PluginEngine {
         if version == 0 {
             return Ok(());
         }
-        let (mut text, by) = (Left::at_most(MAX_TEXT), self.kind.functions.restore);
+        let (mut text, by) = (Left::at_most(abi::MAX_TEXT), self.kind.functions.restore);
         let restored = self.call(&mut text, |text| {
             // SAFETY: all is there for the time of this call.
             unsafe { by(self.instance, version.into(), abi::Bytes::of(bytes), text) }
@@ -383,7 +381,7 @@ impl Drop for PluginEngine {
         if self.failure.is_some() || self.instance.is_null() {
             return;
         }
-        let (mut text, by) = (Left::at_most(MAX_TEXT), self.kind.functions.destroy);
+        let (mut text, by) = (Left::at_most(abi::MAX_TEXT), self.kind.functions.destroy);
         let destroyed = self.call(&mut text, |text| {
             // SAFETY: it is used no more.
             unsafe { by(self.instance, text) }

@@ -21,6 +21,9 @@ pub const FAILED: u32 = 1;
 /// It has panicked, and the text says with what.
 pub const PANICKED: u32 = 2;
 
+/// Bytes of a text that a service takes, at most. States may be longer.
+pub const MAX_TEXT: usize = 4096;
+
 /// There is no such time, or no such number.
 pub const NONE: u64 = u64::MAX;
 

@@ -356,7 +356,10 @@ fn a_plugin_that_panics_fails_alone() {
         let status = refusal(&client);
         let text = status.message();
         assert!(text.starts_with("the policy f has failed: on_"), "{text}");
-        assert!(text.contains("panicked: as it was told, in "), "{text}");
+        assert!(
+            text.contains("panicked: as it was told, in ") && text.contains("faulty/src/lib.rs:"),
+            "{text}"
+        );
         assert_eq!(refusal(&client).message(), text);
         greet(&beside).expect("it is not in the scope");
         assert!(

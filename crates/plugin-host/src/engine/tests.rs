@@ -145,7 +145,7 @@ fn verdicts_come_over() {
 /// Whatever a call ends with, the engine has failed from then on, and its plug-in is not called any more.
 #[test]
 fn an_engine_whose_call_ends_wrongly_has_failed() {
-    let long: &'static [u8] = vec![b'x'; MAX_TEXT + 1].leak();
+    let long: &'static [u8] = vec![b'x'; abi::MAX_TEXT + 1].leak();
     for (next, expected) in [
         (
             ends(abi::PANICKED, b"oh no"),
