@@ -5,12 +5,14 @@
 //! | `edit` | policies as they are written on a command line |
 //! | `file`, `quotas` | policies in a file, and the settings of a service |
 //! | `schema` | schemas from files and servers |
+//! | `plugin` | libraries with kinds of policies |
 //! | `text`, `json` | listings to read, and for programs |
 //! | `top` | what goes on, live |
 
 mod edit;
 pub(crate) mod file;
 mod json;
+mod plugin;
 mod quotas;
 pub(crate) mod schema;
 mod text;
@@ -84,13 +86,13 @@ enum Command {
     /// Shows what goes on, live: rates of policies, and of the datapaths of applications.
     #[command(after_help = top::HELP)]
     Top(TopArguments),
-    /// Lists the kinds of policies, with settings to begin with. Asks no service.
+    /// Lists the kinds of policies that are built in, with settings to begin with. Asks no service.
     Kinds,
     /// Adds a policy, behind all others.
     Attach {
         /// Its name, to change it and take it away by.
         name: String,
-        /// Its kind: see `starling ctl kinds`.
+        /// Its kind: see `starling ctl kinds`, `starling ctl plugin list`.
         kind: String,
         #[command(flatten)]
         edit: Edit,
@@ -139,6 +141,9 @@ enum Command {
     /// Methods that policies can look into.
     #[command(subcommand)]
     Schema(schema::Command),
+    /// Libraries with kinds of policies.
+    #[command(subcommand, after_help = plugin::HELP)]
+    Plugin(plugin::Command),
 }
 
 const APPLY_HELP: &str = "\
@@ -156,7 +161,7 @@ Calls pass the policies in the order of the file:
 
 `for` may have side (client: calls that applications make, the default; server: calls that come for
 them), identity (of the service's file), program, process, user, server (the address) and methods.
-Without it, all calls pass the policy.
+Without it, all calls pass the policy. A policy of a plug-in may have on_failure (refuse, pass).
 Policies that have not changed go on as they are.";
 
 #[derive(Debug, Args)]
@@ -166,6 +171,9 @@ struct Edit {
     settings: Vec<(String, Value)>,
     #[command(flatten)]
     scope: ScopeArguments,
+    /// What becomes of requests once the plug-in that decides about them has failed. Default: refuse.
+    #[arg(long, value_enum)]
+    on_failure: Option<edit::OnFailureName>,
     /// Only says what would change.
     #[arg(long)]
     dry_run: bool,
@@ -219,6 +227,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             return output::print(&text::moved(moved.message().datapaths(), *to));
         }
         Command::Schema(command) => return schema::run(&service()?, command),
+        Command::Plugin(command) => return plugin::run(&service()?, command),
         Command::Metrics => {
             let response = service()?.0.metrics(&MetricsRequest::new()).wait()?;
             return output::print(response.message().text());

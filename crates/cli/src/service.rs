@@ -80,6 +80,7 @@ The file of --config may have any of these:
   cores: []          # where they run, the n-th on the n-th: all of them on all cores if there is none
   dedicated: {}      # IDENTITY: NUMBER, a runtime from 0 on that only applications of an identity are in
   identities: {}     # NAME: {user: UID, program: NAME, exe: /PATH}, for `identity` in scopes of policies
+  plugins: []        # libraries with kinds of policies, by paths from the root: `starling ctl plugin --help`
   policies: []       # as `starling ctl apply` takes them
   schemas: []        # .proto files of methods that policies look into
   metrics: 127.0.0.1:9100       # shows what policies count at http://127.0.0.1:9100/metrics
@@ -116,6 +117,7 @@ fn serve(run: &RunArguments) -> Result<(), CliError> {
         config.schemas = file.schemas(path)?;
         config.identities = file.identities(path)?;
     }
+    config.plugins.clone_from(&file.plugins);
     if let Some(name) = run.name.as_ref().or(file.name.as_ref()) {
         config.name.clone_from(name);
     }

@@ -2,10 +2,12 @@
 
 mod common;
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 
 use common::{Serve, run, run_with_input, starling, text};
@@ -300,9 +302,16 @@ fn a_file_is_applied_as_a_whole_or_not_at_all() {
         "policies: [{name: a, kind: 'null'}, {name: c, kind: x}]",
         &[],
     );
+    assert_eq!(code, 64 + 3);
+    assert!(
+        error.contains("c: kind: \"x\" is no kind of policies"),
+        "{error}"
+    );
+    let (code, _, error) =
+        service.apply("policies: [{name: a, kind: fault, settings: {x: 1}}]", &[]);
     assert_eq!(code, 2);
     assert!(
-        error.contains("-: policy 2 of the list: kind: \"x\" is no kind of policies"),
+        error.contains("-: policy 1 of the list: settings.x: "),
         "{error}"
     );
     assert_eq!(service.list()["policies"].as_array().unwrap().len(), 2);
@@ -313,7 +322,7 @@ fn a_file_is_applied_as_a_whole_or_not_at_all() {
 fn wrong_use_has_an_exit_status_and_says_what_to_do() {
     let service = Service::start("wrong", &[]);
     for (arguments, code, expected) in [
-        (&["attach", "a", "nul"][..], 2, "fault, metrics, null"),
+        (&["attach", "a", "nul"][..], 67, "fault, metrics, null"),
         (&["attach", "a", "null", "x"], 2, "expected KEY=VALUE"),
         (&["attach", "a", "null", "x=1"], 2, "unknown field `x`"),
         (
@@ -494,4 +503,96 @@ fn a_service_begins_with_a_file_and_refuses_a_wrong_one() {
         error.contains("unknown field") && error.contains("police"),
         "{error}"
     );
+}
+
+/// A directory with plug-ins that nobody else can write, which goes with it.
+struct Plugins(PathBuf);
+
+impl Plugins {
+    fn new(names: &[&str]) -> Self {
+        let name = format!("starling-plugins-{}", std::process::id());
+        let plugins = Self(std::env::temp_dir().join(name));
+        std::fs::create_dir_all(&plugins.0).unwrap();
+        let own = std::env::current_exe().unwrap();
+        for name in names {
+            let file = plugins.0.join(name);
+            std::fs::copy(own.with_file_name(name), &file).unwrap();
+            std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        }
+        plugins
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Plugins {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn an_operator_adds_plugins_and_sees_which_policy_has_failed() {
+    let (example, faulty) = (
+        "libstarling_example_plugin.so",
+        "libstarling_test_plugin_faulty.so",
+    );
+    let plugins = Plugins::new(&[example, faulty]);
+    let config = plugins.path("service.yaml");
+    let file = format!(
+        "plugins: [{}]\npolicies: [{{name: numbers, kind: number, settings: {{key: x}}}}]\n",
+        plugins.path(example)
+    );
+    std::fs::write(&config, file).unwrap();
+    let (service, server) = (Service::start("plugin", &["--config", &config]), kv());
+    assert_eq!(service.call(&server).0, 0);
+    let added = service.done(&["plugin", "add", &plugins.path(faulty)]);
+    assert!(
+        added.starts_with(&plugins.path(faulty)) && added.contains("\n  pass-all\n"),
+        "{added}"
+    );
+    let listed = service.done(&["plugin", "list"]);
+    assert!(
+        listed.starts_with(&plugins.path(example)) && listed.ends_with(&added),
+        "{listed}"
+    );
+    let json: Value = serde_json::from_str(&service.done(&["plugin", "list", "--json"])).unwrap();
+    assert_eq!(json[0]["kinds"][0]["example"], r#"{"key": "x-number"}"#);
+    let (code, _, error) = service.ctl(&["plugin", "add", &config]);
+    assert_eq!(code, 64 + 9, "{error}");
+    assert!(
+        error.contains("service.yaml: it cannot be loaded"),
+        "{error}"
+    );
+
+    let attach = [
+        "attach",
+        "f",
+        "faulty",
+        "panics=request",
+        "--on-failure",
+        "pass",
+    ];
+    service.done(&attach);
+    assert_eq!(service.call(&server).0, 0, "it passes");
+    let text = "f has failed, and lets all requests pass: on_request of ";
+    assert!(service.done(&["list"]).contains(text));
+    service.done(&["configure", "f", "--on-failure", "refuse"]);
+    let (code, error) = service.call(&server);
+    assert_eq!(code, 64 + 14, "{error}");
+    assert!(
+        error.contains("the policy f has failed: on_request of "),
+        "{error}"
+    );
+    let policies = &service.list()["policies"];
+    assert_eq!(policies[0]["failure"], Value::Null);
+    let failure = policies[1]["failure"].as_str().unwrap();
+    assert!(
+        failure.contains("panicked: as it was told, in Request"),
+        "{failure}"
+    );
+    service.done(&["configure", "f", "panics=nowhere"]);
+    assert_eq!(service.call(&server).0, 0);
 }

@@ -137,9 +137,16 @@ fn an_unprivileged_service_takes_other_users_if_it_is_told_to() {
     let list = ["call", &server.addresses[0]];
     let (code, error) = service.run(OTHER, &service.trusted(), &list);
     assert_eq!(code, 0, "{error}");
-    let (code, error) = service.run(OTHER, &service.trusted(), &["ctl", "list"]);
-    assert_ne!(code, 0);
-    assert!(error.contains("policies are the operator's"), "{error}");
+    for ask in [
+        &["list"][..],
+        &["plugin", "list"],
+        &["plugin", "add", "/a.so"],
+    ] {
+        let ask = [&["ctl"], ask].concat();
+        let (code, error) = service.run(OTHER, &service.trusted(), &ask);
+        assert_ne!(code, 0);
+        assert!(error.contains("policies are the operator's"), "{error}");
+    }
 }
 
 #[test]

@@ -165,6 +165,11 @@ pub trait PolicyEngine: Send {
         Saved::default()
     }
 
+    /// Why it does not work any more, if it has failed. Its requests are refused then, or pass.
+    fn failure(&self) -> Option<&str> {
+        None
+    }
+
     /// Goes on with what a predecessor of the same kind has saved.
     ///
     /// # Errors

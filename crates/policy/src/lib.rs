@@ -16,7 +16,7 @@
 //! | [`engine`] | what an engine sees of calls, and what it may do |
 //! | [`spec`] | a policy as operators write it, in JSON: name, kind, scope, settings |
 //! | [`identity`] | names for applications, for scopes |
-//! | [`kinds`] | the table of all kinds |
+//! | [`kinds`] | the table of the kinds that are built in |
 //! | [`engines`] | the engines, one file each: settings, state, tests |
 //! | [`schema`] | methods as their servers have them: what engines read messages by |
 //! | [`expression`] | conditions on requests |
@@ -48,8 +48,8 @@ pub use engine::{
 pub use identity::{Identities, IdentitySpec, check_identities, parse_identities};
 pub use kinds::{KINDS, Kind};
 pub use recorded::{Series, SeriesLabels, Span};
-pub use saved::{RestoreError, Saved};
+pub use saved::{RestoreError, Saved, SavedReader};
 pub use schema::{PolicyMessage, PolicyMethod};
 pub use settings::parse_duration;
-pub use spec::{PolicySpec, Scope, Side, SpecError, check_list, parse_list};
+pub use spec::{OnFailure, PolicySpec, Scope, Side, SpecError, check_list, check_name, parse_list};
 pub use starling_balance::Retry;

@@ -6,6 +6,8 @@
 pub struct Saved {
     version: u16,
     bytes: Vec<u8>,
+    /// Why there is no state, although the engine has one.
+    problem: Option<String>,
 }
 
 impl Saved {
@@ -13,7 +15,24 @@ impl Saved {
     pub(crate) fn new(version: u16) -> Self {
         Self {
             version,
-            bytes: Vec::new(),
+            ..Self::default()
+        }
+    }
+
+    /// A state whose bytes an engine makes in a way of its own.
+    pub fn of_bytes(version: u16, bytes: Vec<u8>) -> Self {
+        Self {
+            version,
+            bytes,
+            problem: None,
+        }
+    }
+
+    /// The engine could not save its state: none can go on with it.
+    pub fn failed(problem: String) -> Self {
+        Self {
+            problem: Some(problem),
+            ..Self::default()
         }
     }
 
@@ -38,6 +57,7 @@ impl Saved {
         SavedReader {
             version: self.version,
             rest: &self.bytes,
+            problem: self.problem.as_deref(),
         }
     }
 }
@@ -47,11 +67,25 @@ impl Saved {
 pub struct SavedReader<'a> {
     version: u16,
     rest: &'a [u8],
+    problem: Option<&'a str>,
 }
 
-impl SavedReader<'_> {
-    /// Fails if the state is of a later version than this.
+impl<'a> SavedReader<'a> {
+    /// Version and bytes of a state, if it is not of a later version than this.
+    ///
+    /// # Errors
+    /// If it is, or if it was not saved.
+    pub fn bytes(&self, newest: u16) -> Result<(u16, &'a [u8]), RestoreError> {
+        self.check_version(newest)?;
+        Ok((self.version, self.rest))
+    }
+
+    /// Fails if the state is of a later version than this, or was not saved.
     pub(crate) fn check_version(&self, newest: u16) -> Result<(), RestoreError> {
+        if let Some(problem) = self.problem {
+            let problem = problem.to_owned();
+            return Err(RestoreError::Engine { problem });
+        }
         match self.version <= newest {
             true => Ok(()),
             false => Err(RestoreError::Later {
@@ -85,11 +119,11 @@ impl SavedReader<'_> {
 }
 
 /// Why an engine cannot go on with a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
     /// A later version has saved it.
     #[error(
-        "the state is of version {version}, and this engine knows versions up to {newest}: use a newer service"
+        "the state is of version {version}, and this engine knows versions up to {newest}: use a newer build"
     )]
     Later {
         /// Of the state.
@@ -100,6 +134,12 @@ pub enum RestoreError {
     /// It was not saved by an engine of this kind.
     #[error("the state is broken: it was not saved by an engine of this kind")]
     Broken,
+    /// What an engine of a plug-in says, or how it has failed.
+    #[error("{problem}")]
+    Engine {
+        /// The text.
+        problem: String,
+    },
 }
 
 #[cfg(test)]
@@ -123,6 +163,19 @@ mod tests {
         assert_eq!((reader.u64(), reader.u64()), (Ok(7), Ok(u64::MAX)));
         assert_eq!(reader.end(), Ok(()));
         assert_eq!(reader.u64(), Err(RestoreError::Broken));
+    }
+
+    #[test]
+    fn a_state_that_was_not_saved_is_no_state() {
+        let saved = Saved::failed("it panicked".to_owned());
+        let problem = "it panicked".to_owned();
+        assert_eq!(
+            saved.reader().bytes(7),
+            Err(RestoreError::Engine { problem })
+        );
+        let saved = Saved::of_bytes(3, vec![7]);
+        assert_eq!(saved.reader().bytes(3), Ok((3, &[7][..])));
+        assert!(saved.reader().bytes(2).is_err());
     }
 
     /// Requests that an engine lets pass, of a hundred, an age apart, whatever became of those before.

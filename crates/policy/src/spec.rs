@@ -28,7 +28,7 @@ const MAX_METHODS: usize = 1024;
 pub struct PolicySpec {
     /// By which operators change it and take it away: letters, digits, dots, dashes and underscores.
     pub name: String,
-    /// One of [`KINDS`].
+    /// One of [`KINDS`](crate::KINDS), or of a plug-in.
     pub kind: String,
     /// The calls that pass it. Default: all that applications make.
     #[serde(default, rename = "for", skip_serializing_if = "Scope::is_all")]
@@ -36,6 +36,26 @@ pub struct PolicySpec {
     /// Those of the kind.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub settings: Value,
+    /// What becomes of requests once an engine has failed. Only those of plug-ins do.
+    #[serde(default, skip_serializing_if = "OnFailure::is_refuse")]
+    pub on_failure: OnFailure,
+}
+
+/// What a policy does when its engine has failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFailure {
+    /// It refuses all.
+    #[default]
+    Refuse,
+    /// It lets all pass.
+    Pass,
+}
+
+impl OnFailure {
+    fn is_refuse(&self) -> bool {
+        *self == Self::Refuse
+    }
 }
 
 /// Which end of calls a policy stands at.
@@ -100,7 +120,8 @@ impl Scope {
 }
 
 impl PolicySpec {
-    /// Reads a policy and checks all of it, its settings included.
+    /// Reads a policy and checks all of it, its settings included if its kind is built in: those of a plug-in's kinds
+    /// are checked when its engine is built.
     ///
     /// # Errors
     /// What is wrong with it, and where.
@@ -152,7 +173,15 @@ impl PolicySpec {
                 format!("{path:?} is no method: write kv.Kv/Get"),
             ));
         }
-        let engine = self.build()?;
+        check_name(&self.kind).map_err(|problem| wrong("kind", problem))?;
+        let Some(kind) = Kind::find(&self.kind) else {
+            return Ok(());
+        };
+        if self.on_failure == OnFailure::Pass {
+            let problem = format!("{} is built in, and does not fail: leave it out", self.kind);
+            return Err(wrong("on_failure", problem));
+        }
+        let engine = kind.build(&self.settings)?;
         let nameless = |problem: &str| wrong("for.methods", format!("{} {problem}", self.kind));
         if !self.scope.methods.is_empty() {
             return Ok(());
@@ -170,12 +199,14 @@ impl PolicySpec {
         Ok(())
     }
 
-    /// An engine for it.
+    /// An engine for it, if its kind is built in.
     ///
     /// # Errors
-    /// If there is no such kind, or these are no settings of it.
+    /// If it is not, or these are no settings of it.
     pub fn build(&self) -> Result<Box<dyn PolicyEngine>, SpecError> {
-        Kind::find(&self.kind)?.build(&self.settings)
+        let kind = Kind::find(&self.kind);
+        kind.ok_or_else(|| SpecError::unknown_kind(&self.kind, &[]))?
+            .build(&self.settings)
     }
 
     /// As it is read by [`PolicySpec::parse`].
@@ -185,7 +216,10 @@ impl PolicySpec {
 }
 
 /// Whether operators may give something this name.
-pub(crate) fn check_name(name: &str) -> Result<(), String> {
+///
+/// # Errors
+/// Why not.
+pub fn check_name(name: &str) -> Result<(), String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     match !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(is_name) {
         true => Ok(()),
@@ -268,11 +302,13 @@ pub enum SpecError {
         /// What is wrong with it.
         problem: String,
     },
-    /// The kind is none of [`KINDS`].
-    #[error("kind: {kind:?} is no kind of policies: there are {}", names())]
+    /// There is no such kind.
+    #[error("kind: {kind:?} is no kind of policies: there are {known}")]
     UnknownKind {
         /// As it was written.
         kind: String,
+        /// Those that there are.
+        known: String,
     },
     /// One of a list.
     #[error("policy {number} of the list: {error}")]
@@ -305,12 +341,18 @@ pub enum SpecError {
     TooMany,
 }
 
-fn names() -> String {
-    KINDS
-        .iter()
-        .map(|kind| kind.name)
-        .collect::<Vec<_>>()
-        .join(", ")
+impl SpecError {
+    /// [`SpecError::UnknownKind`], where plug-ins have these kinds beside those that are built in.
+    pub fn unknown_kind(kind: &str, of_plugins: &[String]) -> Self {
+        let built_in = KINDS.iter().map(|kind| kind.name);
+        let known: Vec<_> = built_in
+            .chain(of_plugins.iter().map(String::as_str))
+            .collect();
+        Self::UnknownKind {
+            kind: kind.to_owned(),
+            known: known.join(", "),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -348,7 +390,15 @@ mod tests {
             ("{}", "missing field `name`"),
             (r#"{"name":"","kind":"null"}"#, "name: \"\" is no name"),
             (r#"{"name":"a b","kind":"null"}"#, "is no name"),
-            (r#"{"name":"a","kind":"nul"}"#, "fault, metrics, null"),
+            (r#"{"name":"a","kind":"a b"}"#, "kind: \"a b\" is no name"),
+            (
+                r#"{"name":"a","kind":"null","on_failure":"pass"}"#,
+                "on_failure: null is built in",
+            ),
+            (
+                r#"{"name":"a","kind":"header","on_failure":"hang"}"#,
+                "on_failure: unknown variant",
+            ),
             (
                 r#"{"name":"a","kind":"access-control","settings":{"deny":"true"}}"#,
                 "for.methods: access-control looks into requests",
@@ -400,7 +450,7 @@ mod tests {
                 .to_string()
                 .contains("two policies")
         );
-        let second = parse_list(r#"[{"name":"a","kind":"null"},{"name":"b","kind":"x"}]"#);
+        let second = parse_list(r#"[{"name":"a","kind":"null"},{"name":"b","kind":""}]"#);
         let second = second.expect_err("the second").to_string();
         assert!(
             second.starts_with("policy 2 of the list: kind: "),
@@ -412,6 +462,23 @@ mod tests {
         assert_eq!(
             parse_list(&format!("[{}]", many.join(","))),
             Err(SpecError::TooMany)
+        );
+    }
+
+    #[test]
+    fn a_kind_of_a_plugin_is_taken_as_it_is_written() {
+        let json = r#"{"name":"a","kind":"header","settings":{"any":1},"on_failure":"pass"}"#;
+        let spec = PolicySpec::parse(json).expect("a policy");
+        assert_eq!(
+            (spec.to_json().as_str(), spec.on_failure),
+            (json, OnFailure::Pass)
+        );
+        let error = spec.build().err().expect("it is not built in").to_string();
+        assert!(error.ends_with("timeout, tracing"), "{error}");
+        let error = SpecError::unknown_kind("nul", &["header".to_owned()]).to_string();
+        assert!(
+            error.contains("null, ") && error.ends_with("tracing, header"),
+            "{error}"
         );
     }
 

@@ -4,14 +4,18 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use starling_policy::{PolicyEngine, PolicySpec, RestoreError};
+use starling_policy::{PolicyEngine, PolicySpec};
 
 use crate::datapath::PolicyId;
 
 /// Numbers the policies of this process.
 static POLICIES: AtomicU32 = AtomicU32::new(0);
+
+/// An engine whose call takes longer than this is blocked: that of a plug-in may be.
+const SOON: Duration = Duration::from_secs(2);
 
 /// A policy's engine. Another one may take its place.
 pub(crate) struct SharedEngine {
@@ -30,6 +34,11 @@ impl SharedEngine {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Box<dyn PolicyEngine>> {
         self.engine.lock()
+    }
+
+    /// Not for a runtime. None: the engine is blocked.
+    pub(crate) fn lock_soon(&self) -> Option<MutexGuard<'_, Box<dyn PolicyEngine>>> {
+        self.engine.try_lock_for(SOON)
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -59,12 +68,11 @@ impl fmt::Debug for AttachedPolicy {
     }
 }
 
-/// A policy that is to be attached, with a new engine.
+/// A policy that is to be attached.
 pub(crate) struct Built {
     pub(crate) spec: PolicySpec,
-    pub(crate) engine: Box<dyn PolicyEngine>,
-    /// The engine takes its predecessor's place, also if the policy has not changed.
-    pub(crate) upgrades: bool,
+    /// Takes its predecessor's place. None: the policy is attached, and does not change.
+    pub(crate) engine: Option<Box<dyn PolicyEngine>>,
 }
 
 impl fmt::Debug for Built {
@@ -77,7 +85,7 @@ impl fmt::Debug for Built {
 #[derive(Debug)]
 pub(crate) struct NotReplaced {
     pub(crate) name: String,
-    pub(crate) error: RestoreError,
+    pub(crate) problem: String,
 }
 
 /// The list that takes another one's place. Policies of the same name and kind go on with their state, those that have
@@ -92,32 +100,34 @@ pub(crate) fn replace(
     let mut next: Vec<AttachedPolicy> = Vec::new();
     // Each engine is locked from its last word to the first one of its successor: no call is counted by neither.
     let mut changing = Vec::new();
-    for mut built in by {
-        let is_of = |old: &&AttachedPolicy| {
-            old.spec.name == built.spec.name && old.spec.kind == built.spec.kind
+    for Built { spec, engine } in by {
+        let is_of =
+            |old: &&AttachedPolicy| old.spec.name == spec.name && old.spec.kind == spec.kind;
+        let failed = |problem: String| NotReplaced {
+            name: spec.name.clone(),
+            problem,
         };
-        let Some(old) = list.iter().find(is_of) else {
-            next.push(AttachedPolicy {
+        let policy = match (list.iter().find(is_of), engine) {
+            (Some(old), None) => old.clone(),
+            (Some(old), Some(mut engine)) => {
+                let locked = old.engine.lock_soon();
+                let locked = locked.ok_or_else(|| failed("it does not return".to_owned()))?;
+                let restored = engine.restore(&mut locked.save().reader());
+                restored.map_err(|error| failed(error.to_string()))?;
+                changing.push((locked, engine));
+                AttachedPolicy {
+                    id: old.id,
+                    spec,
+                    engine: Arc::clone(&old.engine),
+                }
+            }
+            (None, engine) => AttachedPolicy {
                 id: free_id(list, &next),
-                spec: built.spec,
-                engine: SharedEngine::new(built.engine),
-            });
-            continue;
+                spec,
+                engine: SharedEngine::new(engine.expect("one for each that is not attached")),
+            },
         };
-        if built.upgrades || old.spec != built.spec {
-            let engine = old.engine.lock();
-            let restored = built.engine.restore(&mut engine.save().reader());
-            restored.map_err(|error| NotReplaced {
-                name: built.spec.name.clone(),
-                error,
-            })?;
-            changing.push((engine, built.engine));
-        }
-        next.push(AttachedPolicy {
-            id: old.id,
-            spec: built.spec,
-            engine: Arc::clone(&old.engine),
-        });
+        next.push(policy);
     }
     for (mut place, engine) in changing {
         *place = engine;

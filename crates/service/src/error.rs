@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use starling_endpoint::{ConfigError, Status};
 use starling_io::IoError;
+use starling_plugin_host::PluginError;
 
 /// See the head of this file. The text says what to do.
 #[derive(thiserror::Error)]
@@ -22,6 +23,9 @@ pub enum ServiceError {
     /// The policies that it was to begin with.
     #[error("policies: {0}")]
     Policies(#[from] Status),
+    /// A plug-in that it was to begin with.
+    #[error("plugins: {0}")]
+    Plugin(#[from] PluginError),
     /// The address of a collector of spans is malformed.
     #[error("otlp: {address:?} is no address of a collector: write http://HOST:4318")]
     Collector {

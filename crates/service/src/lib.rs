@@ -58,6 +58,6 @@ pub use quota::{Quota, Quotas};
 pub use schemas::Schemas;
 pub use service::{Service, ServiceConfig};
 pub use starling_policy::{
-    Identities, IdentitySpec, KINDS as POLICY_KINDS, Kind as PolicyKind, PolicySpec,
+    Identities, IdentitySpec, KINDS as POLICY_KINDS, Kind as PolicyKind, OnFailure, PolicySpec,
     parse_identities, parse_list as parse_policies,
 };

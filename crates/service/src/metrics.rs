@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use starling_metrics::{CallTotals, Kind, LabelledCalls, TextWriter, write_labelled};
+use starling_plugin_host::FaultCounts;
 use starling_policy::{PolicySpec, Series, Side};
 
 use crate::runtime::Counts;
@@ -17,6 +18,7 @@ const OTHER: &str = "_OTHER";
 pub(crate) struct PolicyMetrics {
     pub(crate) spec: PolicySpec,
     pub(crate) counts: Counts,
+    pub(crate) has_failed: bool,
     pub(crate) series: Vec<(Series, Option<Arc<str>>)>,
 }
 
@@ -69,11 +71,35 @@ impl<'a> Counted<'a> {
 }
 
 /// All of it. Not for a runtime's thread: it takes long.
-pub(crate) fn text(report: &[PolicyMetrics], spans: Option<SpanCounts>) -> String {
+pub(crate) fn text(
+    report: &[PolicyMetrics],
+    spans: Option<SpanCounts>,
+    faults: Option<FaultCounts>,
+) -> String {
     let mut text = String::new();
     let mut out = TextWriter::new(&mut text);
-    write(&mut out, report, spans).expect("a string takes all text");
+    let written = write(&mut out, report, spans).and_then(|()| match faults {
+        Some(faults) => write_faults(&mut out, faults),
+        None => Ok(()),
+    });
+    written.expect("a string takes all text");
     text
+}
+
+/// What has gone wrong with plug-ins.
+fn write_faults(out: &mut TextWriter<&mut String>, faults: FaultCounts) -> fmt::Result {
+    let name = "starling_plugin_faults_total";
+    let help = "What plug-ins did wrong: files that were not taken, calls that panicked, blocked, returned nonsense.";
+    out.family(name, help, Kind::Counter)?;
+    for (fault, count) in [
+        ("file", faults.files),
+        ("panic", faults.panics),
+        ("block", faults.blocks),
+        ("malformed", faults.malformed),
+    ] {
+        out.sample(name, &[("fault", fault)], count)?;
+    }
+    Ok(())
 }
 
 fn write(
@@ -123,7 +149,7 @@ fn write(
 /// What all policies have done.
 fn write_policies(out: &mut TextWriter<&mut String>, report: &[PolicyMetrics]) -> fmt::Result {
     type Count = fn(&PolicyMetrics) -> u64;
-    let families: [(_, _, _, Count); 4] = [
+    let families: [(_, _, _, Count); 5] = [
         (
             "passed_total",
             "Requests that a policy let pass.",
@@ -145,6 +171,12 @@ fn write_policies(out: &mut TextWriter<&mut String>, report: &[PolicyMetrics]) -
         ("held", "Requests that wait now.", Kind::Gauge, |of| {
             of.counts.held as u64
         }),
+        (
+            "failed",
+            "1: the engine of the policy has failed.",
+            Kind::Gauge,
+            |of| of.has_failed.into(),
+        ),
     ];
     if report.is_empty() {
         return Ok(());
@@ -189,6 +221,7 @@ mod tests {
         let report = vec![PolicyMetrics {
             spec,
             counts: Default::default(),
+            has_failed: true,
             series: vec![
                 (series(Some(labels.clone())), None),
                 (series(Some(labels)), Some("kv.Kv/Get".into())),
@@ -199,7 +232,11 @@ mod tests {
             exported: 5,
             dropped: 7,
         };
-        let text = text(&report, Some(spans));
+        let faults = FaultCounts {
+            panics: 3,
+            ..FaultCounts::default()
+        };
+        let text = text(&report, Some(spans), Some(faults));
         let name = "starling_service_call_duration_seconds_count";
         let of = |program: &str, side: &str, server: &str, method: &str| {
             format!(
@@ -212,6 +249,8 @@ mod tests {
             &*of("frontend", "server", "udp://h:1", "kv.Kv/Get"),
             &*of(OTHER, OTHER, OTHER, OTHER),
             "starling_policy_refused_total{policy=\"calls\",kind=\"metrics\"} 0",
+            "starling_policy_failed{policy=\"calls\",kind=\"metrics\"} 1",
+            "starling_plugin_faults_total{fault=\"panic\"} 3",
             "starling_service_spans_exported_total 5",
             "starling_service_spans_dropped_total 7",
         ] {

@@ -8,18 +8,19 @@ mod listing;
 mod tests;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use starling::managed::{
     KnownMethodsMut, ListRequest, ListingMut, MetricsRequest, MetricsTextMut, MoveRequest,
-    MovedMut, Operator, PolicyChange, PolicyChangesMut, SchemaAddition,
+    MovedMut, Operator, PluginAddition, PluginsMut, PolicyChange, PolicyChangesMut, SchemaAddition,
 };
 use starling::{Request, Status};
 use starling_policy::{PolicySpec, SpecError, parse_list};
 
-use self::listing::{fill_account, fill_counts};
+use self::listing::{fill_account, fill_counts, fill_plugins, fill_policy};
 use crate::attached::{self, AttachedPolicy};
 use crate::metrics::PolicyMetrics;
 use crate::runtime::{Command, Counts, Report};
@@ -30,6 +31,9 @@ pub(crate) use self::builder::PolicyBuilder;
 
 /// A runtime that does not answer in this time has failed.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// One that does not answer in this time may be blocked.
+const BLOCKED_TIME: Duration = Duration::from_secs(2);
 
 pub(crate) struct Operations {
     shared: Arc<Shared>,
@@ -62,7 +66,10 @@ impl Operations {
         let policies = self.policies.lock().clone();
         let of = |AttachedPolicy { spec, engine, .. }: AttachedPolicy| {
             let mut series = Vec::new();
-            engine.lock().series(&mut series);
+            // One that blocks counts nothing.
+            let engine = engine.lock_soon();
+            let has_failed = (engine.as_ref()).is_none_or(|engine| engine.failure().is_some());
+            engine.inspect(|engine| engine.series(&mut series));
             let named = series.into_iter().map(|series| {
                 let labels = series.labels.as_ref();
                 let path = labels.and_then(|labels| self.shared.paths.get(labels.method));
@@ -71,12 +78,13 @@ impl Operations {
             PolicyMetrics {
                 counts: counts.get(&spec.name).copied().unwrap_or_default(),
                 series: named.collect(),
+                has_failed,
                 spec,
             }
         };
         let report: Vec<_> = policies.into_iter().map(of).collect();
         let spans = self.builder.spans.as_ref().map(|spans| spans.counts());
-        Ok(metrics::text(&report, spans))
+        Ok(metrics::text(&report, spans, self.builder.plugins.faults()))
     }
 
     /// Asks all runtimes, and waits for their answers, which are in their order.
@@ -90,13 +98,28 @@ impl Operations {
             receiver
         });
         let asked: Vec<_> = asked.collect();
-        let until = Instant::now() + self.answer_time;
+        let began = Instant::now();
+        let left = |time: Duration| (began + time).saturating_duration_since(Instant::now());
         let answer = |receiver: mpsc::Receiver<T>| {
-            let left = until.saturating_duration_since(Instant::now());
-            let answer = receiver.recv_timeout(left);
+            let first = left(self.answer_time.min(BLOCKED_TIME));
+            if let Ok(answer) = receiver.recv_timeout(first) {
+                return Ok(answer);
+            }
+            self.check_blocked()?;
+            let answer = receiver.recv_timeout(left(self.answer_time));
             answer.map_err(|_| Status::unavailable("the service's runtime does not answer"))
         };
         asked.into_iter().map(answer).collect()
+    }
+
+    /// Whether a runtime waits for a plug-in, which nobody can interrupt.
+    fn check_blocked(&self) -> Result<(), Status> {
+        let Some(by) = self.builder.plugins.blocking() else {
+            return Ok(());
+        };
+        tracing::error!("the service's runtime does not answer: {by}");
+        let text = format!("the service's runtime does not answer: {by}");
+        Err(Status::unavailable(text))
     }
 
     fn learn_scopes(&self, policies: &[AttachedPolicy]) {
@@ -116,13 +139,13 @@ impl Operations {
         let mut wanted = before.clone();
         let upgrades = change(&mut wanted)?;
         let changes = differences(&before, &wanted, upgrades.as_deref());
-        let built = self.builder.build(&wanted, upgrades.as_deref())?;
+        let built = self.builder.build(&wanted, &before, upgrades.as_deref())?;
         if dry_run || changes.is_empty() {
             return Ok(changes);
         }
         let _unmoved = self.shared.changing.lock();
         let next = attached::replace(&attached, built).map_err(|not| {
-            let text = format!("{}: {}; nothing has changed", not.name, not.error);
+            let text = format!("{}: {}; nothing has changed", not.name, not.problem);
             Status::failed_precondition(text)
         })?;
         attached.clone_from(&next);
@@ -331,15 +354,9 @@ impl Operator for Operations {
             datapaths.extend(own.map(|datapath| (runtime as u32, datapath)));
         }
         let counts = summed(counts);
-        for AttachedPolicy { spec, .. } in self.policies.lock().iter() {
-            let counts = counts.get(&spec.name).copied().unwrap_or_default();
-            let mut policies = response.policies_mut();
-            let mut policy = policies.push_default();
-            policy.set_policy(&spec.to_json());
-            policy.set_passed(counts.passed);
-            policy.set_delayed(counts.delayed);
-            policy.set_refused(counts.refused);
-            policy.set_held(counts.held as u64);
+        for policy in self.policies.lock().iter() {
+            let counts = counts.get(&policy.spec.name).copied().unwrap_or_default();
+            fill_policy(response.policies_mut().push_default(), policy, counts);
         }
         for (runtime, of) in datapaths {
             let mut datapaths = response.datapaths_mut();
@@ -457,6 +474,30 @@ impl Operator for Operations {
     ) -> Result<(), Status> {
         check_operator(&request)?;
         fill_methods(response, &self.builder.schemas.paths());
+        Ok(())
+    }
+
+    fn add_plugin(
+        &self,
+        request: Request<'_, PluginAddition>,
+        response: PluginsMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let plugins = &self.builder.plugins;
+        let added = plugins.add(Path::new(request.message().file()));
+        let added = added.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        fill_plugins(response, &[added], plugins);
+        Ok(())
+    }
+
+    fn list_plugins(
+        &self,
+        request: Request<'_, ListRequest>,
+        response: PluginsMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let plugins = &self.builder.plugins;
+        fill_plugins(response, &plugins.list(), plugins);
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -11,6 +12,7 @@ use starling::metrics::MetricsPage;
 use starling_endpoint::EndpointConfig;
 use starling_io::{Fault, IoError, MonotonicClock};
 use starling_io_shm::{ShmConfig, ShmIo};
+use starling_plugin_host::Plugins;
 use starling_policy::{Identities, PolicySpec};
 
 use crate::error::ServiceError;
@@ -47,6 +49,8 @@ pub struct ServiceConfig {
     pub cores: Vec<usize>,
     /// The policies that it begins with.
     pub policies: Vec<PolicySpec>,
+    /// Libraries with kinds of policies, by paths from the root.
+    pub plugins: Vec<PathBuf>,
     /// Schemas in compact form, of methods whose requests policies look into.
     pub schemas: Vec<Vec<u8>>,
     /// Shows what policies have counted at `http://ADDRESS/metrics`, to whoever can connect there. Default: nowhere.
@@ -71,6 +75,7 @@ impl Default for ServiceConfig {
             dedicated: Vec::new(),
             cores: Vec::new(),
             policies: Vec::new(),
+            plugins: Vec::new(),
             schemas: Vec::new(),
             metrics: None,
             otlp: None,
@@ -120,12 +125,17 @@ impl Service {
         shared.identities = Configured::new(&config.identities)?;
         shared.spans.clone_from(&spans);
         let shared = Arc::new(shared);
+        let plugins = Plugins::new(clock.clone());
+        for file in &config.plugins {
+            plugins.add(file)?;
+        }
         let builder = PolicyBuilder {
+            plugins,
             schemas,
             identities: config.identities.clone(),
             spans,
         };
-        let policies = builder.build(&config.policies, None)?;
+        let policies = builder.build(&config.policies, &[], None)?;
         let policies = attached::replace(&[], policies).expect("they have no predecessors");
         let mut runtimes = open_runtimes(&config, &clock, &shared)?;
         // No call passes before them.

@@ -15,13 +15,15 @@ const FUNCTION_LINES: usize = 80;
 const COLUMNS: usize = 120;
 
 /// Folders of the packages that may allow `unsafe`.
-pub(super) const UNSAFE_PACKAGES: [&str; 7] = [
+pub(super) const UNSAFE_PACKAGES: [&str; 9] = [
     "crates/handoff",
     "crates/io",
     "crates/io-udp",
     "crates/io-shm",
     "crates/io-xdp",
     "crates/netns",
+    "crates/plugin",
+    "crates/plugin-host",
     "crates/prefetch",
 ];
 

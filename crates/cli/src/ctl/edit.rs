@@ -39,6 +39,21 @@ enum SideName {
     Server,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum OnFailureName {
+    Refuse,
+    Pass,
+}
+
+impl OnFailureName {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Refuse => "refuse",
+            Self::Pass => "pass",
+        }
+    }
+}
+
 impl ScopeArguments {
     /// The fields that were given.
     fn fields(&self) -> Map<String, Value> {
@@ -79,12 +94,20 @@ pub(super) fn parse_setting(text: &str) -> Result<(String, Value), String> {
 /// A new policy.
 pub(super) fn new(name: &str, kind: &str, edit: &Edit) -> Result<PolicySpec, CliError> {
     let settings: Map<String, Value> = edit.settings.iter().cloned().collect();
-    parse(&json!({
+    let mut policy = json!({
         "name": name,
         "kind": kind,
         "for": edit.scope.fields(),
         "settings": settings,
-    }))
+    });
+    set_on_failure(&mut policy, edit);
+    parse(&policy)
+}
+
+fn set_on_failure(policy: &mut Value, edit: &Edit) {
+    if let Some(name) = edit.on_failure {
+        policy["on_failure"] = json!(name.name());
+    }
 }
 
 /// A policy with what was given changed.
@@ -100,6 +123,7 @@ pub(super) fn edited(spec: PolicySpec, edit: &Edit) -> Result<PolicySpec, CliErr
     };
     change("settings", edit.settings.iter().cloned().collect());
     change("for", edit.scope.fields());
+    set_on_failure(&mut policy, edit);
     parse(&policy)
 }
 
@@ -139,6 +163,26 @@ mod tests {
             .replace("client", "server")
             .replace(r#"{"rate":100}"#, r#"{"burst":7,"rate":100}"#);
         assert_eq!(edited(spec, &second).expect("a policy").to_json(), expected);
+    }
+
+    #[test]
+    fn a_policy_of_a_plugin_says_what_it_does_when_it_has_failed() {
+        let pass = edit(&["key=x", "--on-failure", "pass"]);
+        let spec = new("numbers", "number", &pass).expect("a policy");
+        assert!(
+            spec.to_json()
+                .ends_with(r#""settings":{"key":"x"},"on_failure":"pass"}"#)
+        );
+        let spec = edited(spec, &edit(&["--on-failure", "refuse"])).expect("a policy");
+        assert!(spec.to_json().ends_with(r#""settings":{"key":"x"}}"#));
+        let error =
+            new("few", "rate-limit", &edit(&["--on-failure", "pass"])).expect_err("built in");
+        assert!(
+            error
+                .to_string()
+                .starts_with("on_failure: rate-limit is built in"),
+            "{error}"
+        );
     }
 
     #[test]

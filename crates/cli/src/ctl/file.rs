@@ -44,6 +44,9 @@ pub(crate) struct ServiceFile {
     /// `.proto` files, from the directory of this one.
     #[serde(default)]
     schemas: Vec<PathBuf>,
+    /// Libraries, by paths from the root.
+    #[serde(default)]
+    pub(crate) plugins: Vec<PathBuf>,
 }
 
 impl ServiceFile {
@@ -148,8 +151,8 @@ policies:
             ("policies: [", "f.yaml: "),
             ("policy: []", "policy"),
             (
-                "policies: [{name: a, kind: nul}]",
-                "policy 1 of the list: kind: \"nul\"",
+                "policies: [{name: a, kind: a b}]",
+                "policy 1 of the list: kind: \"a b\"",
             ),
             (
                 "policies: [{name: a, kind: timeout, settings: {at_most: 5}}]",

@@ -12,6 +12,7 @@ pub(super) fn listing(listing: ListingView<'_>) -> Value {
             "delayed": policy.delayed(),
             "refused": policy.refused(),
             "held": policy.held(),
+            "failure": Some(policy.failure()).filter(|failure| !failure.is_empty()),
         })
     });
     let datapath = |datapath: DatapathView<'_>| {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use starling::managed::{DatapathView, ListingView, QuotaNumbersView, QuotaUseView};
-use starling_service::{PolicyKind, PolicySpec};
+use starling_service::{OnFailure, PolicyKind, PolicySpec};
 
 use super::quotas::size;
 
@@ -19,16 +19,18 @@ pub(super) fn table(rows: &[Vec<String>]) -> String {
     for row in rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
-            // Applications choose names: none of them may move the operator's cursor.
-            let cell: String = (cell.chars())
-                .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-                .collect();
+            let cell = shown(cell);
             let _ = write!(line, "{cell:width$}  ");
         }
         text.push_str(line.trim_end());
         text.push('\n');
     }
     text
+}
+
+/// Applications choose names, and plug-ins texts: none of them may move the operator's cursor.
+pub(super) fn shown(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 pub(super) fn row(cells: &[&str]) -> Vec<String> {
@@ -68,6 +70,7 @@ pub(super) fn listing(listing: ListingView<'_>) -> String {
         1 => "no policies\n".to_owned(),
         _ => table(&rows),
     };
+    text.push_str(&failures(listing));
     let is_several = listing.runtimes().len() > 1;
     let mut rows = vec![row(&[
         "SIDE",
@@ -110,6 +113,33 @@ pub(super) fn listing(listing: ListingView<'_>) -> String {
     }
     text.push_str(&refused(listing.refused()));
     text
+}
+
+/// The policies whose engines have failed.
+fn failures(listing: ListingView<'_>) -> String {
+    let mut text = String::new();
+    for policy in listing.policies().iter() {
+        if let (false, Ok(spec)) = (
+            policy.failure().is_empty(),
+            PolicySpec::parse(policy.policy()),
+        ) {
+            let does = match spec.on_failure {
+                OnFailure::Refuse => "refuses all requests",
+                OnFailure::Pass => "lets all requests pass",
+            };
+            let why = shown(policy.failure());
+            let remedy = "`starling ctl upgrade` or `configure` begins anew";
+            let _ = writeln!(
+                text,
+                "{} has failed, and {does}: {why}; {remedy}",
+                spec.name
+            );
+        }
+    }
+    match text.is_empty() {
+        true => text,
+        false => format!("\n{text}"),
+    }
 }
 
 /// What an application or a user has, beside its quota.

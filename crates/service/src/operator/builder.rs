@@ -1,8 +1,10 @@
-//! Makes engines for policies, and checks them by what the service knows: schemas, identities, who takes spans.
+//! Makes engines for policies, and checks them by what the service knows: plug-ins, schemas, identities, who takes
+//! spans.
 
 use std::sync::Arc;
 
 use starling::Status;
+use starling_plugin_host::Plugins;
 use starling_policy::{Identities, PolicyEngine, PolicySpec, check_identities, check_list};
 
 use super::wrong;
@@ -14,6 +16,7 @@ use crate::spans::SpanQueue;
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyBuilder {
+    pub(crate) plugins: Plugins,
     pub(crate) schemas: Arc<Schemas>,
     /// Those that policies may name.
     pub(crate) identities: Identities,
@@ -22,19 +25,31 @@ pub(crate) struct PolicyBuilder {
 }
 
 impl PolicyBuilder {
-    /// Engines for a list of policies, if it can be one. `upgrades`: see [`Built`].
+    /// Engines for a list of policies, if it can be one, in place of those that are attached. `upgrades`: the policy that
+    /// gets a new one in any case.
     ///
     /// # Errors
     /// What is wrong with which policy.
     pub(crate) fn build(
         &self,
         list: &[PolicySpec],
+        attached: &[PolicySpec],
         upgrades: Option<&str>,
     ) -> Result<Vec<Built>, Status> {
         check_list(list).map_err(wrong)?;
         check_identities(list, &self.identities).map_err(wrong)?;
         let build = |spec: &PolicySpec| {
-            let mut engine = spec.build().map_err(wrong)?;
+            let upgrades = upgrades == Some(&spec.name);
+            if attached.contains(spec) && !upgrades {
+                // A plug-in is not asked for another engine, which could fail although nobody changes its policy.
+                return Ok(Built {
+                    spec: spec.clone(),
+                    engine: None,
+                });
+            }
+            let built = self.plugins.build(spec);
+            let mut engine = built
+                .map_err(|error| Status::invalid_argument(format!("{}: {error}", spec.name)))?;
             if engine.reads_messages() {
                 self.check_methods(spec, engine.as_ref())?;
             }
@@ -49,8 +64,7 @@ impl PolicyBuilder {
             engine.seed(u64::from_ne_bytes(random));
             Ok(Built {
                 spec: spec.clone(),
-                engine,
-                upgrades: upgrades == Some(&spec.name),
+                engine: Some(engine),
             })
         };
         list.iter().map(build).collect()

@@ -1,9 +1,45 @@
 //! What a service has counted, in the messages of a listing.
 
-use starling::managed::{DatapathMut, QuotaNumbersMut, QuotaUseMut};
+use starling::managed::{DatapathMut, PluginsMut, PolicyStateMut, QuotaNumbersMut, QuotaUseMut};
+use starling_plugin_host::{Plugin, Plugins};
 
 use crate::account::{Account, DatapathCounts, SharedCount};
+use crate::attached::AttachedPolicy;
 use crate::quota::{Holder, Quota};
+use crate::runtime::Counts;
+
+pub(super) fn fill_policy(mut policy: PolicyStateMut<'_>, of: &AttachedPolicy, counts: Counts) {
+    policy.set_policy(&of.spec.to_json());
+    policy.set_passed(counts.passed);
+    policy.set_delayed(counts.delayed);
+    policy.set_refused(counts.refused);
+    policy.set_held(counts.held as u64);
+    policy.set_failure(match &of.engine.lock_soon() {
+        Some(engine) => engine.failure().unwrap_or_default(),
+        None => "it does not return",
+    });
+}
+
+/// Some plug-ins, among all.
+pub(super) fn fill_plugins(mut response: PluginsMut<'_>, some: &[Plugin], all: &Plugins) {
+    for of in some {
+        let mut plugins = response.plugins_mut();
+        let mut plugin = plugins.push_default();
+        plugin.set_file(&of.file.to_string_lossy());
+        plugin.set_name(&of.name);
+        plugin.set_version(&of.version);
+        for own in &of.kinds {
+            let mut kinds = plugin.kinds_mut();
+            let mut kind = kinds.push_default();
+            kind.set_name(&own.name);
+            kind.set_summary(&own.summary);
+            kind.set_example(&own.example);
+            kind.set_state_version(own.state_version.into());
+            let newest = all.find(&own.name);
+            kind.set_is_superseded(newest.is_some_and(|newest| !newest.is_of(of)));
+        }
+    }
+}
 
 pub(super) fn fill_counts(mut datapath: DatapathMut<'_>, counts: &DatapathCounts) {
     datapath.set_id(counts.id);

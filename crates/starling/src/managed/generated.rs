@@ -464,7 +464,7 @@ mod __items {
                 },
             ],
         ),
-        schema_hash: 0x7d6618d79f8245c0,
+        schema_hash: 0xbb5eb74f298d2130,
     };
     /// Message `starling.control.Listing`.
     #[derive(Clone)]
@@ -896,7 +896,7 @@ mod __items {
     #[doc(hidden)]
     pub static POLICY_STATE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.control.PolicyState"),
-        size: 40,
+        size: 48,
         fields: ::std::borrow::Cow::Borrowed(
             &[
                 __rt::FieldLayout {
@@ -954,9 +954,20 @@ mod __items {
                     nested: __rt::Nested::None,
                     enumeration: ::core::option::Option::None,
                 },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("failure"),
+                    json_name: ::std::borrow::Cow::Borrowed("failure"),
+                    number: 6,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 40,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
             ],
         ),
-        schema_hash: 0x14d260d6a8a18658,
+        schema_hash: 0xd11fe06d68a494a6,
     };
     /// A policy, and what it has done so far.
     #[derive(Clone)]
@@ -994,6 +1005,11 @@ mod __items {
         #[inline]
         pub fn held(self) -> u64 {
             self.0.scalar(32)
+        }
+        /// Why its engine does not work any more. Empty: it works.
+        #[inline]
+        pub fn failure(self) -> &'a str {
+            self.0.text(40)
         }
     }
     impl PolicyStateMut<'_> {
@@ -1041,6 +1057,15 @@ mod __items {
         /// Unsets `held`.
         pub fn clear_held(&mut self) {
             self.0.set_scalar::<u64>(32, 0);
+        }
+        /// Sets `failure`.
+        #[inline]
+        pub fn set_failure(&mut self, value: &str) {
+            self.0.set_bytes(40, value.as_bytes(), false);
+        }
+        /// Unsets `failure`.
+        pub fn clear_failure(&mut self) {
+            self.0.clear_reference(40);
         }
     }
     impl PolicyState {
@@ -1148,6 +1173,27 @@ mod __items {
         /// Unsets `held`.
         pub fn clear_held(&mut self) {
             self.as_mut().clear_held();
+        }
+        /// Why its engine does not work any more. Empty: it works.
+        #[inline]
+        pub fn failure(&self) -> &'_ str {
+            self.view().failure()
+        }
+        /// Sets `failure`.
+        #[inline]
+        pub fn set_failure(&mut self, value: &str) {
+            self.as_mut().set_failure(value);
+        }
+        /// Sets `failure`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_failure(mut self, value: &str) -> Self {
+            self.set_failure(value);
+            self
+        }
+        /// Unsets `failure`.
+        pub fn clear_failure(&mut self) {
+            self.as_mut().clear_failure();
         }
     }
     #[doc(hidden)]
@@ -3236,6 +3282,632 @@ mod __items {
         }
     }
     #[doc(hidden)]
+    pub static PLUGIN_ADDITION_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.PluginAddition"),
+        size: 8,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("file"),
+                    json_name: ::std::borrow::Cow::Borrowed("file"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0xd425789aff63bc30,
+    };
+    /// Message `starling.control.PluginAddition`.
+    #[derive(Clone)]
+    pub struct PluginAddition {
+        arena: __rt::Arena,
+    }
+    /// A [`PluginAddition`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct PluginAdditionView<'a>(__rt::Reader<'a>);
+    /// A [`PluginAddition`], for writing.
+    pub struct PluginAdditionMut<'a>(__rt::Writer<'a>);
+    __rt::message!(
+        PluginAddition, PluginAdditionView, PluginAdditionMut, PLUGIN_ADDITION_LAYOUT
+    );
+    impl<'a> PluginAdditionView<'a> {
+        /// A path on the service's host, from the root.
+        #[inline]
+        pub fn file(self) -> &'a str {
+            self.0.text(0)
+        }
+    }
+    impl PluginAdditionMut<'_> {
+        /// Sets `file`.
+        #[inline]
+        pub fn set_file(&mut self, value: &str) {
+            self.0.set_bytes(0, value.as_bytes(), false);
+        }
+        /// Unsets `file`.
+        pub fn clear_file(&mut self) {
+            self.0.clear_reference(0);
+        }
+    }
+    impl PluginAddition {
+        /// A path on the service's host, from the root.
+        #[inline]
+        pub fn file(&self) -> &'_ str {
+            self.view().file()
+        }
+        /// Sets `file`.
+        #[inline]
+        pub fn set_file(&mut self, value: &str) {
+            self.as_mut().set_file(value);
+        }
+        /// Sets `file`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_file(mut self, value: &str) -> Self {
+            self.set_file(value);
+            self
+        }
+        /// Unsets `file`.
+        pub fn clear_file(&mut self) {
+            self.as_mut().clear_file();
+        }
+    }
+    #[doc(hidden)]
+    pub static PLUGIN_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.Plugin"),
+        size: 32,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("file"),
+                    json_name: ::std::borrow::Cow::Borrowed("file"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("name"),
+                    json_name: ::std::borrow::Cow::Borrowed("name"),
+                    number: 2,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("version"),
+                    json_name: ::std::borrow::Cow::Borrowed("version"),
+                    number: 3,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 16,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("kinds"),
+                    json_name: ::std::borrow::Cow::Borrowed("kinds"),
+                    number: 4,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 24,
+                    nested: __rt::Nested::Known(&PLUGIN_KIND_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0x40d8be06d5fe69f4,
+    };
+    /// A library with policies.
+    #[derive(Clone)]
+    pub struct Plugin {
+        arena: __rt::Arena,
+    }
+    /// A [`Plugin`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct PluginView<'a>(__rt::Reader<'a>);
+    /// A [`Plugin`], for writing.
+    pub struct PluginMut<'a>(__rt::Writer<'a>);
+    __rt::message!(Plugin, PluginView, PluginMut, PLUGIN_LAYOUT);
+    impl<'a> PluginView<'a> {
+        /// Field `file`.
+        #[inline]
+        pub fn file(self) -> &'a str {
+            self.0.text(0)
+        }
+        /// As it says.
+        #[inline]
+        pub fn name(self) -> &'a str {
+            self.0.text(8)
+        }
+        /// Field `version`.
+        #[inline]
+        pub fn version(self) -> &'a str {
+            self.0.text(16)
+        }
+        /// Field `kinds`.
+        #[inline]
+        pub fn kinds(self) -> __rt::RepeatedView<'a, PluginKind> {
+            __rt::RepeatedView::of(self.0, 24)
+        }
+    }
+    impl PluginMut<'_> {
+        /// Sets `file`.
+        #[inline]
+        pub fn set_file(&mut self, value: &str) {
+            self.0.set_bytes(0, value.as_bytes(), false);
+        }
+        /// Unsets `file`.
+        pub fn clear_file(&mut self) {
+            self.0.clear_reference(0);
+        }
+        /// Sets `name`.
+        #[inline]
+        pub fn set_name(&mut self, value: &str) {
+            self.0.set_bytes(8, value.as_bytes(), false);
+        }
+        /// Unsets `name`.
+        pub fn clear_name(&mut self) {
+            self.0.clear_reference(8);
+        }
+        /// Sets `version`.
+        #[inline]
+        pub fn set_version(&mut self, value: &str) {
+            self.0.set_bytes(16, value.as_bytes(), false);
+        }
+        /// Unsets `version`.
+        pub fn clear_version(&mut self) {
+            self.0.clear_reference(16);
+        }
+        /// `kinds`, for writing.
+        #[inline]
+        pub fn kinds_mut(&mut self) -> __rt::RepeatedMut<'_, PluginKind> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 24)
+        }
+        /// Removes all of `kinds`.
+        pub fn clear_kinds(&mut self) {
+            self.0.clear_reference(24);
+        }
+    }
+    impl Plugin {
+        /// Field `file`.
+        #[inline]
+        pub fn file(&self) -> &'_ str {
+            self.view().file()
+        }
+        /// Sets `file`.
+        #[inline]
+        pub fn set_file(&mut self, value: &str) {
+            self.as_mut().set_file(value);
+        }
+        /// Sets `file`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_file(mut self, value: &str) -> Self {
+            self.set_file(value);
+            self
+        }
+        /// Unsets `file`.
+        pub fn clear_file(&mut self) {
+            self.as_mut().clear_file();
+        }
+        /// As it says.
+        #[inline]
+        pub fn name(&self) -> &'_ str {
+            self.view().name()
+        }
+        /// Sets `name`.
+        #[inline]
+        pub fn set_name(&mut self, value: &str) {
+            self.as_mut().set_name(value);
+        }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
+        }
+        /// Unsets `name`.
+        pub fn clear_name(&mut self) {
+            self.as_mut().clear_name();
+        }
+        /// Field `version`.
+        #[inline]
+        pub fn version(&self) -> &'_ str {
+            self.view().version()
+        }
+        /// Sets `version`.
+        #[inline]
+        pub fn set_version(&mut self, value: &str) {
+            self.as_mut().set_version(value);
+        }
+        /// Sets `version`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_version(mut self, value: &str) -> Self {
+            self.set_version(value);
+            self
+        }
+        /// Unsets `version`.
+        pub fn clear_version(&mut self) {
+            self.as_mut().clear_version();
+        }
+        /// Field `kinds`.
+        #[inline]
+        pub fn kinds(&self) -> __rt::RepeatedView<'_, PluginKind> {
+            self.view().kinds()
+        }
+        /// `kinds`, for writing.
+        #[inline]
+        pub fn kinds_mut(&mut self) -> __rt::RepeatedMut<'_, PluginKind> {
+            __rt::RepeatedMut::of(self.arena.root(), 24)
+        }
+        /// Removes all of `kinds`.
+        pub fn clear_kinds(&mut self) {
+            self.as_mut().clear_kinds();
+        }
+        /// Adds to `kinds`. For building a message in one expression.
+        #[must_use]
+        pub fn with_kinds<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v PluginKind>,
+        ) -> Self {
+            let mut this = self.kinds_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
+        }
+    }
+    #[doc(hidden)]
+    pub static PLUGIN_KIND_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.PluginKind"),
+        size: 29,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("name"),
+                    json_name: ::std::borrow::Cow::Borrowed("name"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("summary"),
+                    json_name: ::std::borrow::Cow::Borrowed("summary"),
+                    number: 2,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("example"),
+                    json_name: ::std::borrow::Cow::Borrowed("example"),
+                    number: 3,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 16,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("state_version"),
+                    json_name: ::std::borrow::Cow::Borrowed("stateVersion"),
+                    number: 4,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 24,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("is_superseded"),
+                    json_name: ::std::borrow::Cow::Borrowed("isSuperseded"),
+                    number: 5,
+                    kind: __rt::Kind::Bool,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 28,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0xc4cea04817bbd9f7,
+    };
+    /// Message `starling.control.PluginKind`.
+    #[derive(Clone)]
+    pub struct PluginKind {
+        arena: __rt::Arena,
+    }
+    /// A [`PluginKind`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct PluginKindView<'a>(__rt::Reader<'a>);
+    /// A [`PluginKind`], for writing.
+    pub struct PluginKindMut<'a>(__rt::Writer<'a>);
+    __rt::message!(PluginKind, PluginKindView, PluginKindMut, PLUGIN_KIND_LAYOUT);
+    impl<'a> PluginKindView<'a> {
+        /// Field `name`.
+        #[inline]
+        pub fn name(self) -> &'a str {
+            self.0.text(0)
+        }
+        /// Field `summary`.
+        #[inline]
+        pub fn summary(self) -> &'a str {
+            self.0.text(8)
+        }
+        /// Settings to begin with, in JSON.
+        #[inline]
+        pub fn example(self) -> &'a str {
+            self.0.text(16)
+        }
+        /// Of the states that it saves, and the newest that it reads.
+        #[inline]
+        pub fn state_version(self) -> u32 {
+            self.0.scalar(24)
+        }
+        /// A plug-in that was added later has the kind, too: new engines are that one's.
+        #[inline]
+        pub fn is_superseded(self) -> bool {
+            self.0.scalar(28)
+        }
+    }
+    impl PluginKindMut<'_> {
+        /// Sets `name`.
+        #[inline]
+        pub fn set_name(&mut self, value: &str) {
+            self.0.set_bytes(0, value.as_bytes(), false);
+        }
+        /// Unsets `name`.
+        pub fn clear_name(&mut self) {
+            self.0.clear_reference(0);
+        }
+        /// Sets `summary`.
+        #[inline]
+        pub fn set_summary(&mut self, value: &str) {
+            self.0.set_bytes(8, value.as_bytes(), false);
+        }
+        /// Unsets `summary`.
+        pub fn clear_summary(&mut self) {
+            self.0.clear_reference(8);
+        }
+        /// Sets `example`.
+        #[inline]
+        pub fn set_example(&mut self, value: &str) {
+            self.0.set_bytes(16, value.as_bytes(), false);
+        }
+        /// Unsets `example`.
+        pub fn clear_example(&mut self) {
+            self.0.clear_reference(16);
+        }
+        /// Sets `state_version`.
+        #[inline]
+        pub fn set_state_version(&mut self, value: u32) {
+            self.0.set_scalar(24, value);
+        }
+        /// Unsets `state_version`.
+        pub fn clear_state_version(&mut self) {
+            self.0.set_scalar::<u32>(24, 0);
+        }
+        /// Sets `is_superseded`.
+        #[inline]
+        pub fn set_is_superseded(&mut self, value: bool) {
+            self.0.set_scalar(28, value);
+        }
+        /// Unsets `is_superseded`.
+        pub fn clear_is_superseded(&mut self) {
+            self.0.set_scalar(28, false);
+        }
+    }
+    impl PluginKind {
+        /// Field `name`.
+        #[inline]
+        pub fn name(&self) -> &'_ str {
+            self.view().name()
+        }
+        /// Sets `name`.
+        #[inline]
+        pub fn set_name(&mut self, value: &str) {
+            self.as_mut().set_name(value);
+        }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
+        }
+        /// Unsets `name`.
+        pub fn clear_name(&mut self) {
+            self.as_mut().clear_name();
+        }
+        /// Field `summary`.
+        #[inline]
+        pub fn summary(&self) -> &'_ str {
+            self.view().summary()
+        }
+        /// Sets `summary`.
+        #[inline]
+        pub fn set_summary(&mut self, value: &str) {
+            self.as_mut().set_summary(value);
+        }
+        /// Sets `summary`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_summary(mut self, value: &str) -> Self {
+            self.set_summary(value);
+            self
+        }
+        /// Unsets `summary`.
+        pub fn clear_summary(&mut self) {
+            self.as_mut().clear_summary();
+        }
+        /// Settings to begin with, in JSON.
+        #[inline]
+        pub fn example(&self) -> &'_ str {
+            self.view().example()
+        }
+        /// Sets `example`.
+        #[inline]
+        pub fn set_example(&mut self, value: &str) {
+            self.as_mut().set_example(value);
+        }
+        /// Sets `example`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_example(mut self, value: &str) -> Self {
+            self.set_example(value);
+            self
+        }
+        /// Unsets `example`.
+        pub fn clear_example(&mut self) {
+            self.as_mut().clear_example();
+        }
+        /// Of the states that it saves, and the newest that it reads.
+        #[inline]
+        pub fn state_version(&self) -> u32 {
+            self.view().state_version()
+        }
+        /// Sets `state_version`.
+        #[inline]
+        pub fn set_state_version(&mut self, value: u32) {
+            self.as_mut().set_state_version(value);
+        }
+        /// Sets `state_version`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_state_version(mut self, value: u32) -> Self {
+            self.set_state_version(value);
+            self
+        }
+        /// Unsets `state_version`.
+        pub fn clear_state_version(&mut self) {
+            self.as_mut().clear_state_version();
+        }
+        /// A plug-in that was added later has the kind, too: new engines are that one's.
+        #[inline]
+        pub fn is_superseded(&self) -> bool {
+            self.view().is_superseded()
+        }
+        /// Sets `is_superseded`.
+        #[inline]
+        pub fn set_is_superseded(&mut self, value: bool) {
+            self.as_mut().set_is_superseded(value);
+        }
+        /// Sets `is_superseded`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_is_superseded(mut self, value: bool) -> Self {
+            self.set_is_superseded(value);
+            self
+        }
+        /// Unsets `is_superseded`.
+        pub fn clear_is_superseded(&mut self) {
+            self.as_mut().clear_is_superseded();
+        }
+    }
+    #[doc(hidden)]
+    pub static PLUGINS_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.Plugins"),
+        size: 8,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("plugins"),
+                    json_name: ::std::borrow::Cow::Borrowed("plugins"),
+                    number: 1,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::Known(&PLUGIN_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0x5c88a3272699f58b,
+    };
+    /// Message `starling.control.Plugins`.
+    #[derive(Clone)]
+    pub struct Plugins {
+        arena: __rt::Arena,
+    }
+    /// A [`Plugins`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct PluginsView<'a>(__rt::Reader<'a>);
+    /// A [`Plugins`], for writing.
+    pub struct PluginsMut<'a>(__rt::Writer<'a>);
+    __rt::message!(Plugins, PluginsView, PluginsMut, PLUGINS_LAYOUT);
+    impl<'a> PluginsView<'a> {
+        /// In the order in which they were added.
+        #[inline]
+        pub fn plugins(self) -> __rt::RepeatedView<'a, Plugin> {
+            __rt::RepeatedView::of(self.0, 0)
+        }
+    }
+    impl PluginsMut<'_> {
+        /// `plugins`, for writing.
+        #[inline]
+        pub fn plugins_mut(&mut self) -> __rt::RepeatedMut<'_, Plugin> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 0)
+        }
+        /// Removes all of `plugins`.
+        pub fn clear_plugins(&mut self) {
+            self.0.clear_reference(0);
+        }
+    }
+    impl Plugins {
+        /// In the order in which they were added.
+        #[inline]
+        pub fn plugins(&self) -> __rt::RepeatedView<'_, Plugin> {
+            self.view().plugins()
+        }
+        /// `plugins`, for writing.
+        #[inline]
+        pub fn plugins_mut(&mut self) -> __rt::RepeatedMut<'_, Plugin> {
+            __rt::RepeatedMut::of(self.arena.root(), 0)
+        }
+        /// Removes all of `plugins`.
+        pub fn clear_plugins(&mut self) {
+            self.as_mut().clear_plugins();
+        }
+        /// Adds to `plugins`. For building a message in one expression.
+        #[must_use]
+        pub fn with_plugins<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Plugin>,
+        ) -> Self {
+            let mut this = self.plugins_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
+        }
+    }
+    #[doc(hidden)]
     pub static METRICS_REQUEST_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.control.MetricsRequest"),
         size: 0,
@@ -3869,9 +4541,29 @@ mod __items {
                 server_streaming: false,
                 idempotent: false,
             },
+            __rt::MethodDescriptor {
+                path: "/starling.control.Operator/AddPlugin",
+                id: 0x741763d0,
+                mode: __rt::Mode::Worker,
+                request: &PLUGIN_ADDITION_LAYOUT,
+                response: &PLUGINS_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+            __rt::MethodDescriptor {
+                path: "/starling.control.Operator/ListPlugins",
+                id: 0xa89056f0,
+                mode: __rt::Mode::Worker,
+                request: &LIST_REQUEST_LAYOUT,
+                response: &PLUGINS_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
         ],
-        schema_hash: 0xf2151219fe16945a,
-        schema: b"\x01\x0f\x1fstarling.control.SchemaAddition\x01\x01\x0c\x00\x06schema\x1dstarling.control.KnownMethods\x01\x01\t\x01\x07methods\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x05\x01\x0b\x01\x08policies\x06\x02\x0b\x01\tdatapaths\x07\x03\x0b\x01\x06quotas\x08\x04\x0b\x00\x07refused\t\x05\x0b\x01\x08runtimes\n\x1cstarling.control.PolicyState\x05\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x19starling.control.Datapath\x0f\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08\t\x01\nidentities\t\x04\x00\x02id\n\x04\x00\x05calls\x0b\x04\x00\tin_flight\x0c\x04\x00\x06memory\r\x04\x00\rrequest_bytes\x0e\x04\x00\x0eresponse_bytes\x0f\r\x00\x07runtime\x19starling.control.QuotaUse\x08\x01\t\x00\x02of\x02\t\x00\x04side\x03\r\x04\x07process\x04\r\x04\x04user\x05\t\x00\x07program\x06\x0b\x00\x04used\t\x07\x0b\x00\x05quota\t\x08\x04\x00\x07refused\x1dstarling.control.QuotaNumbers\x03\x01\x04\x00\x05calls\x02\x04\x00\tdatapaths\x03\x04\x00\x06memory\x1dstarling.control.RuntimeState\x03\x01\r\x00\x0capplications\x02\r\x00\tdatapaths\x03\x04\x00\x07busy_ns\x1fstarling.control.MetricsRequest\x00\x1cstarling.control.MetricsText\x01\x01\t\x00\x04text\x1cstarling.control.MoveRequest\x02\x01\r\x00\x07process\x02\r\x00\x07runtime\x16starling.control.Moved\x01\x01\r\x00\tdatapaths\n$/starling.control.Operator/AddSchema\x00\x00\x01 /starling.control.Operator/Apply\x00\x02\x03!/starling.control.Operator/Attach\x00\x02\x03$/starling.control.Operator/Configure\x00\x02\x03!/starling.control.Operator/Detach\x00\x02\x03\x1f/starling.control.Operator/List\x00\x04\x05&/starling.control.Operator/ListSchemas\x00\x04\x01\"/starling.control.Operator/Metrics\x00\x0b\x0c*/starling.control.Operator/MoveApplication\x00\r\x0e\"/starling.control.Operator/Upgrade\x00\x02\x03",
+        schema_hash: 0x2aab44667a1e51d3,
+        schema: b"\x01\x13\x1fstarling.control.PluginAddition\x01\x01\t\x00\x04file\x18starling.control.Plugins\x01\x01\x0b\x01\x07plugins\x02\x17starling.control.Plugin\x04\x01\t\x00\x04file\x02\t\x00\x04name\x03\t\x00\x07version\x04\x0b\x01\x05kinds\x03\x1bstarling.control.PluginKind\x05\x01\t\x00\x04name\x02\t\x00\x07summary\x03\t\x00\x07example\x04\r\x00\rstate_version\x05\x08\x00\ris_superseded\x1fstarling.control.SchemaAddition\x01\x01\x0c\x00\x06schema\x1dstarling.control.KnownMethods\x01\x01\t\x01\x07methods\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x05\x01\x0b\x01\x08policies\n\x02\x0b\x01\tdatapaths\x0b\x03\x0b\x01\x06quotas\x0c\x04\x0b\x00\x07refused\r\x05\x0b\x01\x08runtimes\x0e\x1cstarling.control.PolicyState\x06\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x06\t\x00\x07failure\x19starling.control.Datapath\x0f\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08\t\x01\nidentities\t\x04\x00\x02id\n\x04\x00\x05calls\x0b\x04\x00\tin_flight\x0c\x04\x00\x06memory\r\x04\x00\rrequest_bytes\x0e\x04\x00\x0eresponse_bytes\x0f\r\x00\x07runtime\x19starling.control.QuotaUse\x08\x01\t\x00\x02of\x02\t\x00\x04side\x03\r\x04\x07process\x04\r\x04\x04user\x05\t\x00\x07program\x06\x0b\x00\x04used\r\x07\x0b\x00\x05quota\r\x08\x04\x00\x07refused\x1dstarling.control.QuotaNumbers\x03\x01\x04\x00\x05calls\x02\x04\x00\tdatapaths\x03\x04\x00\x06memory\x1dstarling.control.RuntimeState\x03\x01\r\x00\x0capplications\x02\r\x00\tdatapaths\x03\x04\x00\x07busy_ns\x1fstarling.control.MetricsRequest\x00\x1cstarling.control.MetricsText\x01\x01\t\x00\x04text\x1cstarling.control.MoveRequest\x02\x01\r\x00\x07process\x02\r\x00\x07runtime\x16starling.control.Moved\x01\x01\r\x00\tdatapaths\x0c$/starling.control.Operator/AddPlugin\x00\x00\x01$/starling.control.Operator/AddSchema\x00\x04\x05 /starling.control.Operator/Apply\x00\x06\x07!/starling.control.Operator/Attach\x00\x06\x07$/starling.control.Operator/Configure\x00\x06\x07!/starling.control.Operator/Detach\x00\x06\x07\x1f/starling.control.Operator/List\x00\x08\t&/starling.control.Operator/ListPlugins\x00\x08\x01&/starling.control.Operator/ListSchemas\x00\x08\x05\"/starling.control.Operator/Metrics\x00\x0f\x10*/starling.control.Operator/MoveApplication\x00\x11\x12\"/starling.control.Operator/Upgrade\x00\x06\x07",
         file_descriptor_set: include_bytes!("starling.control.fds"),
     };
     /// For the operator: the service's own user, and root.
@@ -3936,11 +4628,23 @@ mod __items {
             request: __rt::Request<'_, ListRequest>,
             response: KnownMethodsMut<'_>,
         ) -> ::core::result::Result<(), __rt::Status>;
+        /// Loads a library with policies. Engines that are built from now on are made by it. Returns it.
+        fn add_plugin(
+            &self,
+            request: __rt::Request<'_, PluginAddition>,
+            response: PluginsMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
+        /// The libraries that were added.
+        fn list_plugins(
+            &self,
+            request: __rt::Request<'_, ListRequest>,
+            response: PluginsMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
     }
     /// Serves `starling.control.Operator` with an implementation of [`Operator`].
     pub struct OperatorServer<__T> {
         service: ::std::sync::Arc<__T>,
-        modes: [__rt::Mode; 10],
+        modes: [__rt::Mode; 12],
     }
     impl<__T: Operator> OperatorServer<__T> {
         /// Serves with `service`; methods run where the `.proto` file says.
@@ -3952,6 +4656,8 @@ mod __items {
             Self {
                 service,
                 modes: [
+                    __rt::Mode::Worker,
+                    __rt::Mode::Worker,
                     __rt::Mode::Worker,
                     __rt::Mode::Worker,
                     __rt::Mode::Worker,
@@ -4133,6 +4839,34 @@ mod __items {
                         request: __rt::Request<'_, ListRequest>,
                         response: KnownMethodsMut<'_>|
                     { <__T as Operator>::list_schemas(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    PluginAddition,
+                    Plugins,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[10],
+                    self.modes[10],
+                    move |
+                        request: __rt::Request<'_, PluginAddition>,
+                        response: PluginsMut<'_>|
+                    { <__T as Operator>::add_plugin(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    ListRequest,
+                    Plugins,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[11],
+                    self.modes[11],
+                    move |
+                        request: __rt::Request<'_, ListRequest>,
+                        response: PluginsMut<'_>|
+                    { <__T as Operator>::list_plugins(&*service, request, response) },
                 );
         }
     }
@@ -4457,6 +5191,66 @@ mod __items {
                     KnownMethods,
                 >(
                     &OPERATOR_SERVICE.methods[9],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+        /// Loads a library with policies. Engines that are built from now on are made by it. Returns it.
+        pub fn add_plugin(&self, request: &PluginAddition) -> __C::Call<Plugins> {
+            self.caller
+                .unary::<
+                    PluginAddition,
+                    Plugins,
+                >(
+                    &OPERATOR_SERVICE.methods[10],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `add_plugin`, with options for this call, which come before the client's.
+        pub fn add_plugin_with(
+            &self,
+            request: &PluginAddition,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<Plugins> {
+            self.caller
+                .unary::<
+                    PluginAddition,
+                    Plugins,
+                >(
+                    &OPERATOR_SERVICE.methods[10],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+        /// The libraries that were added.
+        pub fn list_plugins(&self, request: &ListRequest) -> __C::Call<Plugins> {
+            self.caller
+                .unary::<
+                    ListRequest,
+                    Plugins,
+                >(
+                    &OPERATOR_SERVICE.methods[11],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `list_plugins`, with options for this call, which come before the client's.
+        pub fn list_plugins_with(
+            &self,
+            request: &ListRequest,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<Plugins> {
+            self.caller
+                .unary::<
+                    ListRequest,
+                    Plugins,
+                >(
+                    &OPERATOR_SERVICE.methods[11],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
