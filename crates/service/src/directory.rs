@@ -1,5 +1,5 @@
-//! The addresses at which the service listens for applications, whichever of its runtimes does: by them, applications of
-//! one service reach each other without the way by the network.
+//! The addresses at which the service listens for applications, whichever of its runtimes does: by them, applications
+//! of one service reach each other without the way by the network.
 
 use std::net::SocketAddr;
 

@@ -14,6 +14,8 @@
 //! |---|---|
 //! | [`runtime`] | a thread that drives links and hands calls on |
 //! | [`link`] | one endpoint of the service |
+//! | [`reception`], [`placement`] | where applications connect, and which runtime each is in |
+//! | [`shared`], [`attached`], [`directory`] | what runtimes share: policies, and who is called where, among others |
 //! | [`forwarded`] | what of a call is handed on |
 //! | [`datapath`] | the policies that a call passes |
 //! | [`attempts`] | what a call has that a policy may make again |

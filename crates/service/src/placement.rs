@@ -29,7 +29,7 @@ const LOW: u32 = 100;
 const TIMES_LOW: u32 = 10;
 
 #[derive(Debug, Clone, Copy)]
-struct Placed {
+struct Place {
     runtime: usize,
     /// Its links and datapaths.
     uses: usize,
@@ -61,7 +61,7 @@ pub(crate) struct Placement {
     /// Identities whose applications have a runtime to themselves.
     dedicated: Vec<(String, usize)>,
     /// By process.
-    applications: Mutex<HashMap<u32, Placed>>,
+    applications: Mutex<HashMap<u32, Place>>,
 }
 
 impl Placement {
@@ -118,7 +118,7 @@ impl Placement {
         if applications.len() >= MAX_NEW {
             applications.retain(|_, placed| placed.uses > 0);
         }
-        let placed = Placed {
+        let placed = Place {
             runtime: dedicated.map_or_else(|| self.with_time(now_ns), |(_, runtime)| *runtime),
             uses: 0,
             is_dedicated: dedicated.is_some(),
@@ -153,7 +153,7 @@ impl Placement {
             return runtime;
         };
         let mut applications = self.applications.lock();
-        let placed = applications.entry(process).or_insert(Placed {
+        let placed = applications.entry(process).or_insert(Place {
             runtime,
             uses: 0,
             is_dedicated: false,

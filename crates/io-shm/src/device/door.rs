@@ -241,8 +241,8 @@ impl ShmIo {
         }
     }
 
-    /// Has somebody say which device gets each connection that comes to this one's name: this one, or one behind a door.
-    /// It is asked in this device's turns.
+    /// Has somebody say which device gets each connection that comes to this one's name: this one, or one behind a
+    /// door. It is asked in this device's turns.
     pub fn assign_by(
         &mut self,
         assign: impl FnMut(Option<PeerProcess>) -> Option<Door> + Send + 'static,

@@ -25,8 +25,8 @@ pub(crate) struct PolicyBuilder {
 }
 
 impl PolicyBuilder {
-    /// Engines for a list of policies, if it can be one, in place of those that are attached. `upgrades`: the policy that
-    /// gets a new one in any case.
+    /// Engines for a list of policies, if it can be one, in place of those that are attached. `upgrades`: the policy
+    /// that gets a new one in any case.
     ///
     /// # Errors
     /// What is wrong with which policy.

@@ -47,7 +47,7 @@ impl Load {
     }
 
     /// The load since the last time, in thousandths, if it is time to show it.
-    fn to_show(&mut self, now_ns: u64) -> Option<u32> {
+    fn due(&mut self, now_ns: u64) -> Option<u32> {
         let passed_ns = now_ns.saturating_sub(self.shown_ns);
         if passed_ns < WINDOW_NS {
             return None;
@@ -70,13 +70,13 @@ impl Runtime {
     /// so little that another runtime can do it.
     pub(super) fn show_load(&mut self) {
         let now_ns = self.clock.now_ns();
-        let Some(permille) = self.load.to_show(now_ns) else {
+        let Some(permille) = self.load.due(now_ns) else {
             return;
         };
         let placement = &self.shared.placement;
         match placement.show(self.own, permille, now_ns) {
             Some(Shift::One { to }) => {
-                if let Some(process) = self.to_leave(now_ns) {
+                if let Some(process) = self.who_leaves(now_ns) {
                     self.shift(&[process], to);
                     self.load.pause_until_ns = now_ns + PAUSE_NS;
                 }
@@ -105,7 +105,7 @@ impl Runtime {
 
     /// The application that leaves a runtime without time: the one whose share of the calls is nearest to a half. None
     /// if there is one only, or too little is known yet.
-    fn to_leave(&mut self, now_ns: u64) -> Option<u32> {
+    fn who_leaves(&mut self, now_ns: u64) -> Option<u32> {
         let mut calls: HashMap<u32, usize> = HashMap::new();
         for route in self.routes.iter() {
             if let Application::Process(process) = route.application {
@@ -162,15 +162,15 @@ mod tests {
         load.note(true, &clock);
         load.note(false, &clock);
         pass(50_000_000);
-        assert_eq!(load.to_show(clock.now_ns()), None, "not yet");
+        assert_eq!(load.due(clock.now_ns()), None, "not yet");
         load.note(true, &clock);
         pass(20_000_000);
-        assert_eq!(load.to_show(clock.now_ns()), Some(500));
+        assert_eq!(load.due(clock.now_ns()), Some(500));
         pass(100_000_000);
-        assert_eq!(load.to_show(clock.now_ns()), Some(1000), "without a change");
+        assert_eq!(load.due(clock.now_ns()), Some(1000), "without a change");
         load.note(false, &clock);
         pass(1_000_000_000);
-        assert_eq!(load.to_show(clock.now_ns()), Some(0));
+        assert_eq!(load.due(clock.now_ns()), Some(0));
         assert_eq!(load.busy_ns(clock.now_ns()), 150_000_000);
     }
 }

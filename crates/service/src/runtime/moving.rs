@@ -116,73 +116,78 @@ impl Runtime {
             publications,
         } = handover;
         let mut link_of = HashMap::new();
-        let mut tables = Vec::new();
-        let mut lost = Vec::new();
+        let (mut tables, mut lost) = (Vec::new(), Vec::new());
         for (old, entry, calls) in links {
             match self.links.put(entry) {
                 Ok(new) => {
                     link_of.insert(old, new);
                     tables.push((new, calls));
                 }
-                Err(entry) => lost.push((old, entry)),
+                Err(entry) => lost.push((entry, calls)),
             }
-        }
-        if !lost.is_empty() {
-            tracing::error!(
-                process,
-                "the system watches no more devices: an application has lost some"
-            );
         }
         let route_of = self.adopt_routes(process, routes, &link_of);
         let adapters = adapters.into_iter();
         let adapters = adapters.filter_map(|(address, old)| Some((address, *link_of.get(&old)?)));
         let adapters: Vec<_> = adapters.collect();
         if !adapters.is_empty() {
-            let own = self
-                .adapters
-                .entry(Application::Process(process))
-                .or_default();
-            own.extend(adapters);
+            let application = Application::Process(process);
+            self.adapters
+                .entry(application)
+                .or_default()
+                .extend(adapters);
         }
         for (on, calls) in tables {
             self.adopt_calls(on, calls, &link_of, &route_of);
         }
+        self.adopt_held(held, &route_of);
+        let leaving = leaving.into_iter();
+        let leaving = leaving.filter_map(|leaving| leaving.moved(&link_of, &route_of));
+        self.leaving.extend(leaving);
+        for (from, publication) in publications {
+            self.adopt_publication(publication, link_of.get(&from).copied());
+        }
+        for (entry, calls) in lost {
+            self.lose(process, *entry, calls);
+        }
+    }
+
+    /// The system watches no more devices: one of an application's is gone. Whoever calls by it hears of it when the
+    /// replies are dropped.
+    #[cold]
+    fn lose(&mut self, process: u32, mut entry: LinkEntry, calls: Slab<Forwarded>) {
+        tracing::error!(
+            process,
+            "the system watches no more devices: an application has lost one"
+        );
+        for (_, call) in calls {
+            self.end_of_policies(&call.passed, call.method, Code::Unavailable);
+        }
+        entry.link.end();
+    }
+
+    fn adopt_held(&mut self, held: Vec<(u64, Held)>, route_of: &HashMap<RouteId, RouteId>) {
         for (until_ns, held) in held {
-            match route_of.get(&held.route) {
-                Some(route) => self.policies.hold(
-                    until_ns,
-                    Held {
-                        route: *route,
-                        ..held
-                    },
-                ),
+            match route_of.get(&held.route).copied() {
+                Some(route) => self.policies.hold(until_ns, Held { route, ..held }),
                 None => {
                     let (passed, method) = (&held.arrived.passed, held.arrived.request.method);
                     self.end_of_policies(passed, method, Code::Unavailable);
                 }
             }
         }
-        let leaving = leaving.into_iter();
-        let leaving = leaving.filter_map(|leaving| leaving.moved(&link_of, &route_of));
-        self.leaving.extend(leaving);
-        for (from, publication) in publications {
-            match link_of.get(&from) {
-                Some(from) => {
-                    let is_withdrawn = publication.is_withdrawn();
-                    self.publications.insert(*from, publication);
-                    let route = self.routes.of_link(*from).pop();
-                    if let Some(route) = route.filter(|_| is_withdrawn) {
-                        self.begin_leaving(route);
-                    }
-                }
-                None => {
-                    publication.end();
-                    self.shared.directory.remove(publication.id);
-                }
-            }
-        }
-        for (_, mut entry) in lost {
-            entry.link.end();
+    }
+
+    fn adopt_publication(&mut self, publication: Arc<Publication>, from: Option<LinkId>) {
+        let Some(from) = from else {
+            publication.end();
+            return self.shared.directory.remove(publication.id);
+        };
+        let is_withdrawn = publication.is_withdrawn();
+        self.publications.insert(from, publication);
+        let route = self.routes.of_link(from).pop();
+        if let Some(route) = route.filter(|_| is_withdrawn) {
+            self.begin_leaving(route);
         }
     }
 
