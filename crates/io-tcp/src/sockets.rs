@@ -139,7 +139,10 @@ mod tests {
         let own = socket.local_addr().expect("bound").as_socket();
         let own = own.expect("IPv4");
         let begun = rustix::net::connect(&socket, &own);
-        assert!(matches!(begun, Ok(()) | Err(Errno::INPROGRESS)), "TCP allows it");
+        assert!(
+            matches!(begun, Ok(()) | Err(Errno::INPROGRESS)),
+            "TCP allows it"
+        );
         assert!(is_to_itself(&socket, own));
         assert!(!is_to_itself(&socket, any));
     }
