@@ -73,9 +73,9 @@ fn a_forks_channels_have_endpoints_of_their_own_and_the_parents_go_on() {
 #[test]
 fn a_fork_has_backends_of_its_own_behind_a_channel_to_several_servers() {
     for address in far_addresses() {
-        let other = match address.starts_with("udp") {
-            true => address.clone(),
-            false => format!("{address}-other"),
+        let other = match address.starts_with("shm") {
+            true => format!("{address}-other"),
+            false => address.clone(),
         };
         let servers = [serve(&address), serve(&other)];
         let addresses = servers.each_ref().map(|(server, _)| server.address());

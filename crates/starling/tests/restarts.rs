@@ -21,7 +21,7 @@ fn serve_in_this_process() {
 }
 
 fn three_servers(address: &str) -> Vec<Process> {
-    let is_named = !address.starts_with("udp");
+    let is_named = address.starts_with("shm");
     let named = |number| match is_named {
         true => format!("{address}-{number}"),
         false => address.to_owned(),

@@ -202,7 +202,7 @@ macro_rules! attacks {
         mod udp {
             $(#[test]
             fn $name() {
-                let [udp, _] = super::far_addresses();
+                let [udp, ..] = super::far_addresses();
                 super::attack(stringify!($name), &udp, &$fills, &$rows);
             })*
         }
@@ -210,7 +210,7 @@ macro_rules! attacks {
         mod shm {
             $(#[test]
             fn $name() {
-                let [_, shm] = super::far_addresses();
+                let [_, shm, _] = super::far_addresses();
                 super::attack(stringify!($name), &shm, &$fills, &$rows);
             })*
         }
