@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
 use starling_io::{Fault, IoError};
 
 use crate::frame::MAX_DATAGRAM;
@@ -51,7 +52,41 @@ impl Default for TcpConfig {
     }
 }
 
+/// How many peers a device has at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeersBudget {
+    /// Accepted peers of one host.
+    pub places_of_one: usize,
+    /// Peers.
+    pub places: usize,
+}
+
+impl PeersBudget {
+    /// That of a device with this configuration. One that accepts peers leaves a quarter of the process's files to
+    /// others.
+    pub(crate) fn new(config: &TcpConfig, accepts: bool) -> Self {
+        let files = getrlimit(Resource::Nofile).current.filter(|_| accepts);
+        let own = files.map_or(usize::MAX, |files| {
+            usize::try_from(files - files / 4).unwrap_or(usize::MAX)
+        });
+        let places = config.max_peers.min(own);
+        let of_one = match places == config.max_peers {
+            true => config.max_peers_of_one,
+            false => config.max_peers_of_one.min(places.div_ceil(2)),
+        };
+        Self {
+            places_of_one: of_one.min(places),
+            places,
+        }
+    }
+}
+
 impl TcpConfig {
+    /// What peers can take of a server with this configuration in a process with this one's limit of descriptors.
+    pub fn peers_budget(&self) -> PeersBudget {
+        PeersBudget::new(self, true)
+    }
+
     /// Refuses invalid settings.
     pub(crate) fn check(&self, attempt: &str) -> Result<(), IoError> {
         let wrong = |problem: String, remedy: &str| {

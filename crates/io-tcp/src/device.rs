@@ -16,9 +16,9 @@ use starling_io::{
     PacketTx, PeerId, ReactorSet, ReactorWait, Wake, forks,
 };
 
-use self::admission::{AdmissionCounts, Places};
+use self::admission::AdmissionCounts;
 use self::connections::Connection;
-use crate::config::TcpConfig;
+use crate::config::{PeersBudget, TcpConfig};
 use crate::poller::{Interest, Poller, Timer};
 use crate::rx::{LISTENER_KEY, TIMER_KEY, TcpRx};
 use crate::sockets;
@@ -75,7 +75,7 @@ pub struct TcpIo {
     held: HashMap<Origin, usize>,
     /// At most one for each peer.
     events: VecDeque<IoEvent>,
-    places: Places,
+    places: PeersBudget,
     counts: AdmissionCounts,
     waker: Arc<EventfdWaker>,
     reactor: ReactorSet,
@@ -134,7 +134,7 @@ impl TcpIo {
         };
         let (poller, timer) = setup().map_err(|error| host_error(attempt, error.into()))?;
         let waker = EventfdWaker::new().map_err(|error| host_error(attempt, error))?;
-        let places = Places::new(&config, listener.is_some());
+        let places = PeersBudget::new(&config, listener.is_some());
         Ok(Self {
             rx: TcpRx::new(&poller),
             tx: TcpTx::new(&poller, config.max_datagram),

@@ -35,7 +35,7 @@ mod rx;
 mod sockets;
 mod tx;
 
-pub use config::TcpConfig;
+pub use config::{PeersBudget, TcpConfig};
 pub use device::TcpIo;
 pub use rx::TcpRx;
 pub use tx::TcpTx;

@@ -26,9 +26,9 @@ pub(crate) struct DeviceKind {
 
 static KINDS: [DeviceKind; 4] = [
     kind::<UdpIo>(),
-    kind::<TcpIo>(),
     kind::<ShmIo>(),
     kind::<XdpIo>(),
+    kind::<TcpIo>(),
 ];
 
 const fn kind<I: Device>() -> DeviceKind {

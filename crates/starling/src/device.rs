@@ -31,9 +31,9 @@ pub(crate) type Raw<I> = Endpoint<I, MonotonicClock>;
 /// All devices.
 static DEVICES: [&dyn DeviceKind; 5] = [
     &Kind::<UdpIo>::NEW,
-    &Kind::<TcpIo>::NEW,
     &Kind::<ShmIo>::NEW,
     &Kind::<XdpIo>::NEW,
+    &Kind::<TcpIo>::NEW,
     &Kind::<MemIo>::NEW,
 ];
 

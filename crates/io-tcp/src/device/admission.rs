@@ -9,12 +9,10 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 use starling_io::{Origin, PeerId};
 
 use super::TcpIo;
 use super::connections::Side;
-use crate::config::TcpConfig;
 use crate::frame::{Code, hello};
 use crate::poller::Interest;
 use crate::rx::LISTENER_KEY;
@@ -38,30 +36,6 @@ pub(super) struct AdmissionCounts {
     pub(super) timed_out: u64,
     /// Disconnected because of what they sent.
     pub(super) cut_off: u64,
-}
-
-/// How many peers a device has at most, and how many of them one host.
-#[derive(Clone, Copy)]
-pub(super) struct Places {
-    pub(super) peers: usize,
-    pub(super) of_one: usize,
-}
-
-impl Places {
-    /// Those of a device with this configuration. One that accepts peers leaves a quarter of the process's files to
-    /// others.
-    pub(super) fn new(config: &TcpConfig, accepts: bool) -> Self {
-        let files = getrlimit(Resource::Nofile).current.filter(|_| accepts);
-        let own = files.map_or(usize::MAX, |files| {
-            usize::try_from(files - files / 4).unwrap_or(usize::MAX)
-        });
-        let peers = config.max_peers.min(own);
-        let of_one = match peers == config.max_peers {
-            true => config.max_peers_of_one,
-            false => config.max_peers_of_one.min(peers.div_ceil(2)),
-        };
-        Self { peers, of_one }
-    }
 }
 
 impl TcpIo {
@@ -107,7 +81,7 @@ impl TcpIo {
     /// Whether there is a place for a peer of this host; a silent peer goes for it if necessary.
     fn make_place(&mut self, origin: Origin) -> bool {
         let held = self.held.get(&origin).copied().unwrap_or(0);
-        if held >= self.places.of_one && !self.evict(|of| of == origin) {
+        if held >= self.places.places_of_one && !self.evict(|of| of == origin) {
             return false;
         }
         self.has_place() || self.evict(|_| true)

@@ -51,7 +51,7 @@ impl TcpIo {
             return Err(IoError::new(
                 Fault::Host,
                 attempt,
-                format!("there are {} peers already", self.places.peers),
+                format!("there are {} peers already", self.places.places),
                 "close some, or raise TcpConfig::max_peers or the limit of open files",
             ));
         }
@@ -74,7 +74,7 @@ impl TcpIo {
     }
 
     pub(super) fn has_place(&self) -> bool {
-        self.connections.len() - self.free_numbers.len() < self.places.peers
+        self.connections.len() - self.free_numbers.len() < self.places.places
     }
 
     pub(super) fn insert(

@@ -81,7 +81,7 @@ impl Runtime {
         let kind = DeviceKind::of(address).map_err(refused)?;
         if !may_have(publication.user, address) {
             return Err(Status::permission_denied(format!(
-                "{address}: the service listens for applications of other users at udp:// ports from 1024 on only"
+                "{address}: the service listens for applications of other users at udp:// and tcp:// ports from 1024 on only"
             )));
         }
         let application = &*by_user(application, publication.user);
@@ -236,9 +236,12 @@ impl Runtime {
 
 /// Whether an address leads to a publication of this host.
 fn is_same(address: &str, published: &str) -> bool {
-    let parse = |address: &str| address.strip_prefix("udp://")?.parse::<SocketAddr>().ok();
+    let parse = |address| {
+        let (scheme, host) = str::split_once(address, "://")?;
+        Some((host.parse::<SocketAddr>().ok()?, scheme))
+    };
     match (parse(address), parse(published)) {
-        (Some(wanted), Some(own)) if own.ip().is_unspecified() => {
+        (Some((wanted, by)), Some((own, its))) if by == its && own.ip().is_unspecified() => {
             // A socket at [::] takes what comes for IPv4, too; one at 0.0.0.0 takes nothing else.
             let takes = own.is_ipv6() || wanted.is_ipv4();
             wanted.port() == own.port() && wanted.ip().is_loopback() && takes
@@ -263,10 +266,11 @@ fn may_have(user: Option<u32>, address: &str) -> bool {
     if user == Some(own) || user == Some(ROOT) {
         return true;
     }
+    let is_by_port = address.starts_with("udp://") || address.starts_with("tcp://");
     let port = address
         .rsplit_once(':')
         .and_then(|(_, port)| port.parse::<u16>().ok());
-    address.starts_with("udp://") && port.is_some_and(|port| port == 0 || port >= FIRST_FREE_PORT)
+    is_by_port && port.is_some_and(|port| port == 0 || port >= FIRST_FREE_PORT)
 }
 
 #[cfg(test)]
@@ -286,12 +290,14 @@ mod tests {
             ("udp://127.0.0.1:9", "udp://0.0.0.0:9"),
             ("udp://[::1]:9", "udp://[::]:9"),
             ("udp://127.0.0.1:9", "udp://[::]:9"),
+            ("tcp://127.0.0.1:9", "tcp://0.0.0.0:9"),
             ("shm://kv", "shm://kv"),
         ] {
             assert!(is_same(address, published), "{address} {published}");
         }
         for (address, published) in [
             ("udp://127.0.0.1:8", "udp://0.0.0.0:9"),
+            ("tcp://127.0.0.1:9", "udp://0.0.0.0:9"),
             ("udp://10.0.0.7:9", "udp://0.0.0.0:9"),
             ("udp://[::1]:9", "udp://0.0.0.0:9"),
             ("udp://127.0.0.1:9", "udp://127.0.0.2:9"),
@@ -318,6 +324,7 @@ mod tests {
         let other = Some(own.wrapping_add(4711));
         for address in [
             "udp://0.0.0.0:80",
+            "tcp://0.0.0.0:80",
             "shm://kv",
             "xdp://eth0/10.0.0.7:9000",
             "udp://h:port",
@@ -328,7 +335,7 @@ mod tests {
                 "{address}"
             );
         }
-        assert!(may_have(other, "udp://0.0.0.0:9000") && may_have(other, "udp://[::1]:0"));
+        assert!(may_have(other, "udp://0.0.0.0:9000") && may_have(other, "tcp://[::1]:0"));
     }
 
     #[test]
