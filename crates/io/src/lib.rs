@@ -113,9 +113,9 @@ pub struct Datagram<'a> {
 /// The features and limits of a device. Constant for the life of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Scheme of its addresses: `udp`, `shm`, `sim`.
+    /// Scheme of its addresses: `udp`, `tcp`, `shm`, `sim`.
     pub scheme: &'static str,
-    /// No datagram is lost, reordered or corrupted while both ends live (shared memory).
+    /// No datagram is lost, reordered or corrupted while both ends live (shared memory, TCP).
     pub reliable: bool,
     /// ECN bits are set on sent datagrams and read from received ones.
     pub ecn: bool,

@@ -81,7 +81,8 @@ impl Runtime {
         let kind = DeviceKind::of(address).map_err(refused)?;
         if !may_have(publication.user, address) {
             return Err(Status::permission_denied(format!(
-                "{address}: the service listens for applications of other users at udp:// and tcp:// ports from 1024 on only"
+                "{address}: the service listens for applications of other users only at udp:// and tcp:// ports \
+                 from 1024 on"
             )));
         }
         let application = &*by_user(application, publication.user);
