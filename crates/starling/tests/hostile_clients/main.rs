@@ -1,4 +1,4 @@
-//! Hostile clients, each written for one attack, beside an honest one, over `udp` and `shm`.
+//! Hostile clients, each written for one attack, beside an honest one, over `udp`, `shm` and `tcp`.
 //!
 //! ```text
 //!  hostile client ──┐              ┌ sessions, requests, streams, memory, descriptors: as before,
@@ -212,6 +212,14 @@ macro_rules! attacks {
             fn $name() {
                 let [_, shm, _] = super::far_addresses();
                 super::attack(stringify!($name), &shm, &$fills, &$rows);
+            })*
+        }
+
+        mod tcp {
+            $(#[test]
+            fn $name() {
+                let [.., tcp] = super::far_addresses();
+                super::attack(stringify!($name), &tcp, &$fills, &$rows);
             })*
         }
     };
