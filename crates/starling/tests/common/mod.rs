@@ -207,6 +207,14 @@ pub(crate) fn any_addresses() -> [String; 4] {
     [udp, shm, mem, tcp]
 }
 
+/// An address for another server on the device of this one.
+pub(crate) fn another_address(address: &str, number: usize) -> String {
+    match address.ends_with(":0") {
+        true => address.to_owned(),
+        false => format!("{address}-{number}"),
+    }
+}
+
 /// Notices a dead peer soon: for tests that wait for it.
 pub(crate) fn impatient() -> EndpointConfig {
     let mut config = EndpointConfig::default();
