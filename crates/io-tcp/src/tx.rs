@@ -40,6 +40,8 @@ struct TxPeer {
     max_datagram: usize,
     /// The kernel has no room, or the connection is not there yet.
     is_blocked: bool,
+    /// The kernel reports when it has some.
+    is_watched: bool,
     /// It is in the list of those to flush.
     is_begun: bool,
     /// The connection is over; the receiving half learns it, too.
@@ -90,6 +92,7 @@ impl TcpTx {
             outgoing,
             max_datagram: self.max_datagram,
             is_blocked: !is_connected,
+            is_watched: !is_connected,
             is_begun: false,
             is_broken: false,
         });
@@ -108,7 +111,7 @@ impl TcpTx {
         };
         peer.is_blocked = false;
         peer.write(number, &self.poller, &mut self.spare);
-        if !peer.is_blocked {
+        if !peer.is_blocked && mem::take(&mut peer.is_watched) {
             self.poller
                 .modify(&*peer.socket, number.into(), Interest::Read);
         }
@@ -190,7 +193,9 @@ impl TxPeer {
 
     fn block(&mut self, number: u32, poller: &Poller) {
         self.is_blocked = true;
-        poller.modify(&*self.socket, number.into(), Interest::ReadAndWrite);
+        if !mem::replace(&mut self.is_watched, true) {
+            poller.modify(&*self.socket, number.into(), Interest::ReadAndWrite);
+        }
     }
 
     /// Makes room in the open datagram for a frame of so many bytes, or opens another one. Returns whether it has.
@@ -249,7 +254,12 @@ impl PacketTx for TcpTx {
         };
         let added = LENGTH_BYTES + preamble.len() + frame;
         if peer.is_blocked && peer.outgoing.len() + added > MAX_WAITING {
-            return Err(TxError::Full);
+            // There may be room by now: a busy loop looks for the report of that only now and then.
+            peer.is_blocked = false;
+            peer.write(id.0, &self.poller, &mut self.spare);
+            if peer.is_blocked && peer.outgoing.len() + added > MAX_WAITING {
+                return Err(TxError::Full);
+            }
         }
         let spare = &mut self.spare;
         peer.outgoing.provide(|| spare.pop().unwrap_or_default());
