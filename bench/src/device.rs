@@ -5,6 +5,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use starling_endpoint::{Endpoint, EndpointConfig, Secrets};
 use starling_io::{Clock, IoError, MonotonicClock, PacketIo};
 use starling_io_shm::{ShmConfig, ShmIo};
+use starling_io_tcp::{TcpConfig, TcpIo};
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_io_xdp::{XdpConfig, XdpIo};
 
@@ -42,6 +43,18 @@ impl Device for UdpIo {
 
     fn client(host: &str) -> Result<Self, IoError> {
         Self::server(host)
+    }
+}
+
+impl Device for TcpIo {
+    const SCHEME: &'static str = "tcp";
+
+    fn server(host: &str) -> Result<Self, IoError> {
+        TcpIo::bind(&format!("tcp://{host}:0"), TcpConfig::default())
+    }
+
+    fn client(_: &str) -> Result<Self, IoError> {
+        TcpIo::client(TcpConfig::default())
     }
 }
 

@@ -21,6 +21,7 @@ mod settings;
 
 use starling_endpoint::{Idle, WorkerConfig};
 use starling_io_shm::ShmIo;
+use starling_io_tcp::TcpIo;
 use starling_io_udp::UdpIo;
 
 use crate::benchmark::Benchmark;
@@ -66,6 +67,9 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
     }
     let mut benchmarks = on::<UdpIo>(suite);
     benchmarks.extend(on::<ShmIo>(suite));
+    if matches!(suite, Suite::Rtt | Suite::Rate | Suite::Large) {
+        benchmarks.extend(on::<TcpIo>(suite));
+    }
     benchmarks
 }
 

@@ -3,6 +3,7 @@
 
 use starling_endpoint::{Handler, MethodId};
 use starling_io_shm::ShmIo;
+use starling_io_tcp::TcpIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 
@@ -42,6 +43,7 @@ pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
     match parsed {
         Some((UdpIo::SCHEME, wait, settings, host)) => serve_on::<UdpIo>(wait, settings, host),
         Some((ShmIo::SCHEME, wait, settings, host)) => serve_on::<ShmIo>(wait, settings, host),
+        Some((TcpIo::SCHEME, wait, settings, host)) => serve_on::<TcpIo>(wait, settings, host),
         Some((XdpIo::SCHEME, wait, settings, host)) => serve_on::<XdpIo>(wait, settings, host),
         _ => Err(BenchError::BadRoleArguments {
             role: ROLE.into(),

@@ -25,7 +25,7 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The server: udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT, with ?queue=N where
+    /// The server: udp://HOST:PORT, tcp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT, with ?queue=N where
     /// another process has the first queue (IFNAME and queue are of this host). Of several addresses
     /// with commas between them, the first one that can be reached.
     #[arg(value_name = "ADDRESS[,ADDRESS]")]

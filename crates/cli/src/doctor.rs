@@ -27,7 +27,7 @@ use trial::Trial;
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// Devices that have to work. Without any, all are checked, and udp and shm have to work.
+    /// Devices that have to work. Without any, all are checked, and all but xdp have to work.
     devices: Vec<Device>,
     /// Only looks, and makes no calls.
     #[arg(long)]
@@ -52,7 +52,7 @@ It also says how much memory clients can make a server hold, at its defaults.
 Each finding is ok, a note (the device works, but could do more) or bad (it does not work). Notes and
 bad findings say what to do.
 
-Exit status 0: every device that was named works or, without names, udp and shm do. 1: one does not.
+Exit status 0: every device that was named works or, without names, all but xdp do. 1: one does not.
 
 Examples:
   starling doctor
@@ -86,6 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         }
         let mut findings = match device {
             Device::Udp => checks::udp(&host, &interfaces),
+            Device::Tcp => checks::tcp(),
             Device::Shm => checks::shm(&host),
             Device::Xdp => checks::xdp(&host, &interfaces),
         };

@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The server: udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT.
+    /// The server: udp://HOST:PORT, tcp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT.
     address: String,
     /// The service to ask for, by its full name: pkg.Service. Without it, asks for the server as a whole.
     #[arg(

@@ -27,7 +27,7 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The server: udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT.
+    /// The server: udp://HOST:PORT, tcp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT.
     address: String,
     /// Lists each session, with its credits and its congestion window.
     #[arg(long)]

@@ -160,7 +160,7 @@ fn a_wrong_address_is_status_2_and_an_absent_server_status_78() {
         (
             "nonsense",
             2,
-            "write udp://HOST:PORT, shm://NAME, xdp://IFNAME/HOST:PORT or",
+            "write udp://HOST:PORT, shm://NAME, xdp://IFNAME/HOST:PORT, tcp://HOST:PORT or",
         ),
         ("rdma://dev/host:1", 2, "not built into this version yet"),
         (

@@ -21,14 +21,14 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn udp_and_shm_work_and_calls_are_made_over_them() {
-    let output = doctor(&["udp", "shm", "--json"]);
+fn calls_are_made_over_devices_that_need_no_privileges() {
+    let output = doctor(&["udp", "tcp", "shm", "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let found: Vec<Value> = text(&output.stdout)
         .lines()
         .map(|line| serde_json::from_str(line).expect("each line is one JSON object"))
         .collect();
-    for device in ["udp", "shm"] {
+    for device in ["udp", "tcp", "shm"] {
         let of_device = found.iter().filter(|finding| finding["about"] == device);
         let mut what = of_device.map(|finding| finding["what"].as_str().expect("a text"));
         assert!(
@@ -57,16 +57,16 @@ fn every_finding_that_is_not_ok_says_what_to_do() {
 fn the_text_has_a_verdict_for_each_device() {
     let output = doctor(&["--look"]);
     let found = text(&output.stdout);
-    for device in ["host\n", "server\n", "udp: ", "shm: ", "xdp: "] {
+    for device in ["host\n", "server\n", "udp: ", "tcp: ", "shm: ", "xdp: "] {
         assert!(found.contains(device), "{device} is not in\n{found}");
     }
 }
 
 #[test]
 fn an_unknown_device_is_a_wrong_command_line() {
-    let output = doctor(&["tcp"]);
+    let output = doctor(&["rdma"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("udp, shm, xdp"));
+    assert!(text(&output.stderr).contains("udp, tcp, shm, xdp"));
 }
 
 /// A device needs fewer capabilities than calls between network namespaces do.

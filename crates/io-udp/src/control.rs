@@ -9,15 +9,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use starling_io::{
-    Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, PeerGone, PeerId,
-    ReactorWait, Wake,
+    Capabilities, DeviceReport, EventfdWaker, Fault, HostPort, IoError, IoEvent, PeerGone, PeerId,
+    ReactorSet, ReactorWait, Wake,
 };
 
-use crate::address::UdpAddress;
 use crate::config::UdpConfig;
 use crate::connected::ConnectedSocket;
 use crate::open::new_socket;
-use crate::reactor::ReactorSet;
 use crate::rx::{Advice, UdpRx};
 use crate::shared::{Directory, Shared};
 use crate::sys::addr::RawAddr;
@@ -71,7 +69,7 @@ impl UdpControl {
     /// # Errors
     /// If the address is malformed or its name unknown; if nothing can be sent there.
     pub fn open_peer(&mut self, tx: &mut UdpTx, address: &str) -> Result<PeerId, IoError> {
-        self.open_first(tx, &UdpAddress::parse(address)?.resolve()?)
+        self.open_first(tx, &HostPort::parse("udp", address)?.resolve()?)
     }
 
     /// Opens the first of a name's addresses that the kernel has a route to. Whether anybody

@@ -8,16 +8,14 @@ use std::time::Duration;
 
 use socket2::Socket;
 use starling_io::{
-    Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId,
-    ReactorWait, Wake,
+    Capabilities, DeviceReport, EventfdWaker, Fault, HostPort, IoError, IoEvent, PacketIo,
+    PacketTx, PeerId, ReactorSet, ReactorWait, Wake,
 };
 
-use crate::address::UdpAddress;
 use crate::config::UdpConfig;
 use crate::control::UdpControl;
 use crate::open::{open_socket, queue_capacity};
 use crate::path::{Probe, largest_payload};
-use crate::reactor::ReactorSet;
 use crate::rx::UdpRx;
 use crate::shared::Shared;
 use crate::sys::addr::Family;
@@ -58,7 +56,7 @@ impl UdpIo {
         }
         // A name may also have addresses of other hosts: the first that can be bound is used.
         let mut result = Err(None);
-        for candidate in UdpAddress::parse(address)?.resolve()? {
+        for candidate in HostPort::parse("udp", address)?.resolve()? {
             result = open_socket(candidate, &config).map_err(Some);
             if result.is_ok() {
                 break;

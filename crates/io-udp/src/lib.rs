@@ -18,7 +18,6 @@
 
 #![allow(unsafe_code)]
 
-mod address;
 mod config;
 mod connected;
 mod control;
@@ -26,14 +25,12 @@ mod device;
 mod named;
 mod open;
 mod path;
-mod reactor;
 mod rx;
 mod shared;
 mod staging;
 mod sys;
 mod tx;
 
-pub use address::UdpAddress;
 pub use config::UdpConfig;
 pub use control::UdpControl;
 pub use device::{MAX_PEERS, UdpIo};

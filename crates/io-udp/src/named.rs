@@ -1,24 +1,15 @@
 //! Opens the device by its address.
 
-use std::net::IpAddr;
+use starling_io::{Device, HostPort, IoError, PacketIo};
 
-use starling_io::{Device, IoError, PacketIo};
-
-use crate::{UdpAddress, UdpConfig, UdpIo};
-
-impl UdpAddress {
-    /// Whether the host is a name, and not an IP address.
-    pub fn is_host_name(&self) -> bool {
-        !self.host().contains('%') && self.host().parse::<IpAddr>().is_err()
-    }
-}
+use crate::{UdpConfig, UdpIo};
 
 impl Device for UdpIo {
     const SCHEME: &'static str = "udp";
     const FORM: &'static str = "udp://HOST:PORT";
 
     fn check(address: &str) -> Result<(), IoError> {
-        UdpAddress::parse(address).map(drop)
+        HostPort::parse(Self::SCHEME, address).map(drop)
     }
 
     fn bind(address: &str, threads: usize) -> Result<Vec<(String, Self)>, IoError> {
@@ -46,11 +37,11 @@ impl Device for UdpIo {
     }
 
     fn has_host_name(address: &str) -> bool {
-        UdpAddress::parse(address).is_ok_and(|address| address.is_host_name())
+        HostPort::parse(Self::SCHEME, address).is_ok_and(|address| address.is_host_name())
     }
 
     fn resolve(address: &str) -> Result<Vec<String>, IoError> {
-        let found = UdpAddress::parse(address)?.resolve()?;
+        let found = HostPort::parse(Self::SCHEME, address)?.resolve()?;
         Ok(found.iter().map(|ip| format!("udp://{ip}")).collect())
     }
 }

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use starling_io::{Fault, IoError};
-use starling_io_udp::UdpAddress;
+use starling_io::{Fault, HostPort, IoError};
 
 use crate::socket::Mode;
 
@@ -30,7 +29,7 @@ const MAX_NAME: usize = 15;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpAddress {
     interface: String,
-    host: UdpAddress,
+    host: HostPort,
     queue: Option<u32>,
     mode: Option<Mode>,
     frames: Option<u32>,
@@ -64,7 +63,7 @@ impl XdpAddress {
             return Err(malformed(problem, form));
         }
         let (host, options) = rest.split_once('?').unwrap_or((rest, ""));
-        let host = UdpAddress::parse(&format!("udp://{host}")).map_err(|error| {
+        let host = HostPort::parse("udp", &format!("udp://{host}")).map_err(|error| {
             let remedy = error.remedy.replace("udp://", "xdp://IFNAME/");
             malformed(&error.problem, &remedy)
         })?;
@@ -138,7 +137,7 @@ impl XdpAddress {
     }
 
     /// Host and port.
-    pub fn host(&self) -> &UdpAddress {
+    pub fn host(&self) -> &HostPort {
         &self.host
     }
 
@@ -183,7 +182,7 @@ impl XdpAddress {
     /// Never: the text of an IP address is a valid host.
     pub fn at(&self, host: SocketAddr) -> Self {
         Self {
-            host: UdpAddress::parse(&format!("udp://{host}")).expect("an IP address is one"),
+            host: HostPort::parse("udp", &format!("udp://{host}")).expect("an IP address is one"),
             ..self.clone()
         }
     }

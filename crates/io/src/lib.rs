@@ -26,8 +26,10 @@ mod device;
 mod error;
 mod fork;
 mod freed_memory;
+mod host_port;
 mod memory;
 mod peer_info;
+mod reactor;
 mod report;
 mod steer;
 mod thread_wait;
@@ -43,8 +45,10 @@ pub use device::Device;
 pub use error::{Fault, IoError, IoErrorParts};
 pub use fork::forks;
 pub use freed_memory::return_freed_memory;
+pub use host_port::HostPort;
 pub use memory::{MessageMemory, PacketMemory};
 pub use peer_info::{PeerInfo, PeerProcess};
+pub use reactor::ReactorSet;
 pub use report::DeviceReport;
 pub use steer::{MATCH_BYTES, MatchTable, Steered, Steering, WorkerIo};
 pub use thread_wait::ThreadWait;
@@ -109,9 +113,9 @@ pub struct Datagram<'a> {
 /// The features and limits of a device. Constant for the life of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Scheme of its addresses: `udp`, `shm`, `sim`.
+    /// Scheme of its addresses: `udp`, `tcp`, `shm`, `sim`.
     pub scheme: &'static str,
-    /// No datagram is lost, reordered or corrupted while both ends live (shared memory).
+    /// No datagram is lost, reordered or corrupted while both ends live (shared memory, TCP).
     pub reliable: bool,
     /// ECN bits are set on sent datagrams and read from received ones.
     pub ecn: bool,

@@ -8,10 +8,10 @@
 /// |---|---|---|
 /// | `rx_ring` | shm, xdp | arrived by the rings that it shares with peers, or with the kernel; without those that workers claimed |
 /// | `rx_queue`, `tx_queue` | mem | arrived in its queue; it put into others' queues |
-/// | `rx_socket` | udp, xdp | arrived by the kernel's socket: the slow path of xdp |
+/// | `rx_socket` | tcp, udp, xdp | arrived by the kernel's socket: the slow path of xdp |
 /// | `tx_ring` | xdp | it gave to the kernel by the ring; without the answers of workers |
 /// | `tx_gathered` | shm, xdp | had a part that was sent from where it lay in the device's own memory; on xdp they are among `tx_ring` |
-/// | `tx_socket` | udp, xdp | it gave to the kernel by its socket: the slow path of xdp, and runs of large datagrams |
+/// | `tx_socket` | tcp, udp, xdp | it gave to the kernel by its socket: the slow path of xdp, and runs of large datagrams |
 /// | `tx_lost` | udp, xdp | the kernel's socket did not send and the device gave up; without those to unknown addresses |
 /// | `rx_socket_dropped` | udp, xdp | the kernel had no room for in the socket's queue, or whose checksum was wrong |
 /// | `passed` | xdp | the XDP program left to the kernel, for this port or for an unseen one: all devices with the port together |
@@ -20,11 +20,12 @@
 /// | `misrouted_lost` | xdp | were to be forwarded, but the other device had no room |
 /// | `dropped_...` | xdp | it dropped, by reason: the fields of `starling_io_xdp::Drops` |
 /// | `rx_invalid_descs`, `tx_invalid_descs` | xdp | had a descriptor that the kernel found invalid: a defect of the device |
-/// | `peers_refused` | shm | (peers, not datagrams) it refused because it had as many as it may, in all or of one process or user |
+/// | `peers_refused` | shm, tcp | (peers, not datagrams) it refused because it had as many as it may, in all or of one process, user or host |
 /// | `peers_refused_files` | shm | (peers) it refused because the process had no file descriptors left |
 /// | `peers_not_permitted` | shm | (peers) it refused because of their user |
-/// | `peers_evicted` | shm | (peers) it disconnected to make room: they had been silent for longest |
-/// | `peers_cut_off` | shm | (peers) it cut off because they broke their rings or sent files where none belong |
+/// | `peers_evicted` | shm, tcp | (peers) it disconnected to make room: they had been silent for longest |
+/// | `peers_timed_out` | tcp | (peers) it disconnected because they were silent for too long |
+/// | `peers_cut_off` | shm, tcp | (peers) it cut off because they broke their rings, sent files where none belong, or what is no datagram |
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceReport {
     /// How packets get to the network card, if the device has several ways: `zero-copy`, `driver`

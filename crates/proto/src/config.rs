@@ -85,7 +85,7 @@ pub struct Config {
     /// How many credits are granted for a place in the receive queue. Default 8: sessions are
     /// mostly idle and frames are bundled, and a queue that does overflow costs a retransmission.
     pub overcommit: usize,
-    /// The device loses nothing and the kernel proves its peers (shared memory): the server asks
+    /// The device loses nothing and the kernel proves its peers (shared memory, TCP): the server asks
     /// for no cookie.
     pub reliable: bool,
     /// Shortest retransmission timeout. Default 2 ms: above the wake-up of a sleeping thread. If it

@@ -3,6 +3,7 @@
 use starling_endpoint::EndpointConfig;
 use starling_io::{Device, IoError, MonotonicClock};
 use starling_io_shm::ShmIo;
+use starling_io_tcp::TcpIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 
@@ -23,7 +24,12 @@ pub(crate) struct DeviceKind {
     resolve: fn(&str) -> Result<Vec<String>, IoError>,
 }
 
-static KINDS: [DeviceKind; 3] = [kind::<UdpIo>(), kind::<ShmIo>(), kind::<XdpIo>()];
+static KINDS: [DeviceKind; 4] = [
+    kind::<UdpIo>(),
+    kind::<ShmIo>(),
+    kind::<XdpIo>(),
+    kind::<TcpIo>(),
+];
 
 const fn kind<I: Device>() -> DeviceKind {
     DeviceKind {

@@ -91,9 +91,12 @@ impl Directory {
 
 /// Whether an address leads to a publication of this host.
 fn is_same(address: &str, published: &str) -> bool {
-    let parse = |address: &str| address.strip_prefix("udp://")?.parse::<SocketAddr>().ok();
+    let parse = |address| {
+        let (scheme, host) = str::split_once(address, "://")?;
+        Some((host.parse::<SocketAddr>().ok()?, scheme))
+    };
     match (parse(address), parse(published)) {
-        (Some(wanted), Some(own)) if own.ip().is_unspecified() => {
+        (Some((wanted, by)), Some((own, its))) if by == its && own.ip().is_unspecified() => {
             // A socket at [::] takes what comes for IPv4, too; one at 0.0.0.0 takes nothing else.
             let takes = own.is_ipv6() || wanted.is_ipv4();
             wanted.port() == own.port() && wanted.ip().is_loopback() && takes
@@ -113,12 +116,14 @@ mod tests {
             ("udp://127.0.0.1:9", "udp://0.0.0.0:9"),
             ("udp://[::1]:9", "udp://[::]:9"),
             ("udp://127.0.0.1:9", "udp://[::]:9"),
+            ("tcp://127.0.0.1:9", "tcp://0.0.0.0:9"),
             ("shm://kv", "shm://kv"),
         ] {
             assert!(is_same(address, published), "{address} {published}");
         }
         for (address, published) in [
             ("udp://127.0.0.1:8", "udp://0.0.0.0:9"),
+            ("tcp://127.0.0.1:9", "udp://0.0.0.0:9"),
             ("udp://10.0.0.7:9", "udp://0.0.0.0:9"),
             ("udp://[::1]:9", "udp://0.0.0.0:9"),
             ("udp://127.0.0.1:9", "udp://127.0.0.2:9"),

@@ -80,7 +80,8 @@ pub enum ServiceError {
     },
     /// An address that is none of the service's devices.
     #[error(
-        "{address}: the service has no such device: write udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT"
+        "{address}: the service has no such device: write udp://HOST:PORT, shm://NAME, xdp://IFNAME/HOST:PORT \
+         or tcp://HOST:PORT"
     )]
     UnknownDevice {
         /// The address.

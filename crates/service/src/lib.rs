@@ -2,7 +2,7 @@
 //! through it, with the stubs that they have.
 //!
 //! ```text
-//!  application ─ shm ─▶ service ─ udp, xdp, shm ─▶ server, or the service of its host ─ shm ─▶ application
+//!  application ─ shm ─▶ service ─ udp, tcp, xdp, shm ─▶ server, or the service of its host ─ shm ─▶ application
 //! ```
 //!
 //! An application reaches the service as it reaches a server over `shm://`: the same device and the same session

@@ -52,12 +52,12 @@ fn managed_process(mesh: &Mesh, address: &str) -> Process {
 #[test]
 fn calls_go_on_when_the_server_is_back_and_not_before() {
     let mesh = Mesh::start();
-    for managed in [false, true] {
+    for (managed, scheme) in [(false, "udp"), (true, "udp"), (false, "tcp"), (true, "tcp")] {
         let serve = |address: &str| match managed {
             true => mesh.echo_at(address),
             false => echo_at(address),
         };
-        let server = serve("udp://127.0.0.1:0");
+        let server = serve(&format!("{scheme}://127.0.0.1:0"));
         let address = server.address().to_owned();
         let channel = mesh.channel(&address);
         exercise(channel.clone());
@@ -111,19 +111,21 @@ fn applications_find_a_service_that_is_back_and_are_found() {
 
 #[test]
 fn an_application_that_is_killed_leaves_its_address() {
-    let mesh = Mesh::start();
-    let first = managed_process(&mesh, "udp://127.0.0.1:0");
-    let address = first.address.clone();
-    let client = TestClient::new(direct(&address));
-    client.echo(&payload(b"one")).wait().expect("it is called");
-    first.signal(Signal::KILL);
-    drop(first);
-    let _second = managed_process(&mesh, &address);
-    let patient = CallOptions::waiting();
-    client
-        .echo_with(&payload(b"two"), &patient)
-        .wait()
-        .expect("the next one has the address");
+    for address in ["udp://127.0.0.1:0", "tcp://127.0.0.1:0"] {
+        let mesh = Mesh::start();
+        let first = managed_process(&mesh, address);
+        let address = first.address.clone();
+        let client = TestClient::new(direct(&address));
+        client.echo(&payload(b"one")).wait().expect("it is called");
+        first.signal(Signal::KILL);
+        drop(first);
+        let _second = managed_process(&mesh, &address);
+        let patient = CallOptions::waiting();
+        client
+            .echo_with(&payload(b"two"), &patient)
+            .wait()
+            .expect("the next one has the address");
+    }
 }
 
 #[test]
@@ -144,7 +146,7 @@ fn an_application_publishes_itself_and_nobody_else() {
     assert_eq!(code(udp, &shm_address()), Code::FailedPrecondition);
     assert_eq!(code(udp, "udp://127.0.0.1:1"), Code::InvalidArgument);
     assert_eq!(
-        code("tcp://127.0.0.1:1", &other.address),
+        code("rdma://127.0.0.1:1", &other.address),
         Code::FailedPrecondition
     );
     let hold = control.hold(&HoldRequest::new().with_id(77)).wait();

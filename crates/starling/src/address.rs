@@ -173,24 +173,19 @@ mod tests {
         }
     }
 
+    const FORMS: &str =
+        "udp://HOST:PORT, shm://NAME, xdp://IFNAME/HOST:PORT, tcp://HOST:PORT or mem://NAME";
+
     #[test]
     fn an_unknown_or_later_scheme_is_refused_with_what_to_write_instead() {
         for text in ["rdma://d/h:1", "grpc://h:1", "grpcs://h:1"] {
             let error = Address::parse(text).expect_err(text).to_string();
             assert!(error.contains("not built into this version yet"), "{error}");
-            assert!(
-                error.contains("udp://HOST:PORT, shm://NAME, xdp://IFNAME/HOST:PORT or mem://NAME"),
-                "{error}"
-            );
+            assert!(error.contains(FORMS), "{error}");
         }
         for text in ["", "kv", "127.0.0.1:9000", "http://h:1", "://", "UDP://h:1"] {
             let error = Address::parse(text).expect_err(text).to_string();
-            assert!(
-                error.contains(
-                    "write udp://HOST:PORT, shm://NAME, xdp://IFNAME/HOST:PORT or mem://NAME"
-                ),
-                "{error}"
-            );
+            assert!(error.contains(&format!("write {FORMS}")), "{error}");
         }
     }
 }

@@ -11,6 +11,7 @@
 
 use starling_endpoint::{EndpointConfig, WorkerConfig};
 use starling_io_shm::ShmConfig;
+use starling_io_tcp::TcpConfig;
 
 use crate::registry::Registry;
 use crate::settings::Settings;
@@ -73,7 +74,7 @@ pub struct Budgets(Vec<Budget>);
 impl Budgets {
     pub(crate) fn of(settings: &Settings) -> Self {
         let mut all = Self::new(&settings.config, &settings.registry, &settings.workers);
-        all.0.extend(shm_peers());
+        all.0.extend(device_peers());
         all
     }
 
@@ -236,9 +237,10 @@ fn items(config: &EndpointConfig, registry: &Registry, workers: &WorkerConfig) -
     ]
 }
 
-/// What the device has that a `shm` address without parameters opens.
-fn shm_peers() -> [Budget; 2] {
+/// What the devices have whose peers take descriptors. That of `shm` is one of an address without parameters.
+fn device_peers() -> [Budget; 3] {
     let shm = ShmConfig::default().peers_budget();
+    let tcp = TcpConfig::default().peers_budget();
     let budget = |what, one_peer: usize, all_peers: usize, setting| Budget {
         what,
         unit: BudgetUnit::Items,
@@ -260,6 +262,12 @@ fn shm_peers() -> [Budget; 2] {
             shm.descriptors,
             "ulimit -n",
         ),
+        budget(
+            "places of a tcp server, each with 256 KiB at most, and a descriptor",
+            tcp.places_of_one,
+            tcp.places,
+            "ulimit -n",
+        ),
     ]
 }
 
@@ -268,6 +276,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    /// Whether it is that of a device, which depends on the process's limit of descriptors.
+    fn is_of_device(budget: &Budget) -> bool {
+        budget.what.contains("shm") || budget.what.contains("tcp")
+    }
 
     /// `512 MiB`, or `3.1 GiB`.
     fn text(bytes: u64) -> String {
@@ -321,12 +334,12 @@ mod tests {
             let what = |row: &&str| row.starts_with(budget.what);
             let row = rows.keys().find(|row| what(row));
             let row = row.unwrap_or_else(|| panic!("no row: {}", budget.what));
-            if !budget.what.contains("shm") {
+            if !is_of_device(budget) {
                 let expected = [number(budget.one_peer), number(budget.all_peers)];
                 assert_eq!(rows[row][..2], expected, "{}", budget.what);
             }
         }
-        assert_eq!(rows.len(), 7 + 1, "rows and a rule");
+        assert_eq!(rows.len(), 8 + 1, "rows and a rule");
     }
 
     #[test]
@@ -345,7 +358,7 @@ mod tests {
         settings.registry.streams.all_bytes /= 2;
         settings.registry.streams.bytes /= 2;
         let after = Budgets::of(&settings);
-        let of_server = |it: &&Budget| !it.what.contains("shm");
+        let of_server = |it: &&Budget| !is_of_device(it);
         for (before, after) in before.iter().filter(of_server).zip(after.iter()) {
             if before.what == "open sessions" {
                 assert!(after.all_peers < before.all_peers);

@@ -10,6 +10,7 @@ use starling_endpoint::{Endpoint, EndpointConfig};
 use starling_io::{IoError, MonotonicClock};
 use starling_io_mem::MemIo;
 use starling_io_shm::ShmIo;
+use starling_io_tcp::TcpIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 
@@ -28,10 +29,11 @@ use crate::time::Time;
 pub(crate) type Raw<I> = Endpoint<I, MonotonicClock>;
 
 /// All devices.
-static DEVICES: [&dyn DeviceKind; 4] = [
+static DEVICES: [&dyn DeviceKind; 5] = [
     &Kind::<UdpIo>::NEW,
     &Kind::<ShmIo>::NEW,
     &Kind::<XdpIo>::NEW,
+    &Kind::<TcpIo>::NEW,
     &Kind::<MemIo>::NEW,
 ];
 

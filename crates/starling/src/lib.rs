@@ -5,7 +5,8 @@
 //! A `.proto` file describes a service once. `starling-build` generates a trait, a server and a client
 //! from it. They run unchanged over the device that the address names: `udp://host:port` between
 //! hosts, `shm://name` between processes of one host, `xdp://ifname/host:port` between hosts past the
-//! kernel's network stack, `mem://name` within one process, for tests.
+//! kernel's network stack, `tcp://host:port` where firewalls pass nothing else, `mem://name` within one process, for
+//! tests.
 //!
 //! # A service and a client
 //!
@@ -84,6 +85,7 @@
 //! | address | reaches |
 //! |---|---|
 //! | `udp://host:port` | any host, by the kernel's UDP |
+//! | `tcp://host:port` | any host, by TCP connections |
 //! | `shm://name` | a process of this host, of the same user or root's |
 //! | `shm://name?users=any`, `?users=UID` | the same, of any user, or of this one too: at both ends |
 //! | `shm://name?target=ADDRESS` | through the managed service `name` of this host, the server at `ADDRESS`: what `STARLING_SERVICE` makes of it, see [`managed`] |

@@ -40,8 +40,8 @@ impl fmt::Debug for ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Dispatch threads for each address. The default is 1. Over UDP, the kernel divides the clients
-    /// among the threads. Over AF_XDP, each thread has a queue of the interface, counted from the
+    /// Dispatch threads for each address. The default is 1. Over UDP and TCP, the kernel divides the
+    /// clients among the threads. Over AF_XDP, each thread has a queue of the interface, counted from the
     /// address's own, and the network card divides the clients. Shared memory always has one thread.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);

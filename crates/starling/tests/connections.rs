@@ -32,12 +32,16 @@ fn a_call_without_a_server_is_unavailable_with_the_reason() {
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.message().contains("start the server"), "{status}");
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
-    let address = format!("udp://{}", socket.local_addr().expect("an address"));
-    drop(socket);
-    let status = fails(&address);
-    assert_eq!(status.code(), Code::Unavailable);
-    assert!(status.message().contains(&address), "{status}");
-    assert!(status.message().contains("start the server"), "{status}");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let udp = format!("udp://{}", socket.local_addr().expect("an address"));
+    let tcp = format!("tcp://{}", listener.local_addr().expect("an address"));
+    drop((socket, listener));
+    for address in [udp, tcp] {
+        let status = fails(&address);
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.message().contains(&address), "{status}");
+        assert!(status.message().contains("start the server"), "{status}");
+    }
 }
 
 #[test]
@@ -321,12 +325,18 @@ fn a_shutdown_gives_up_after_its_timeout() {
 }
 
 #[test]
-fn several_threads_of_one_udp_server_share_a_port() {
+fn several_threads_of_one_server_share_a_port() {
+    for address in ["udp://127.0.0.1:0", "tcp://127.0.0.1:0"] {
+        share_a_port(address);
+    }
+}
+
+fn share_a_port(address: &str) {
     let gate = std::sync::Arc::new(common::Gate::default());
     let service = starling_test_protos::test::TestServer::new(common::Service(gate));
     let server = Server::builder()
         .threads(2)
-        .bind("udp://127.0.0.1:0")
+        .bind(address)
         .expect("a port")
         .add_service(service)
         .build()

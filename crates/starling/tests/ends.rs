@@ -47,16 +47,22 @@ fn a_call_that_reached_no_server_did_not_run() {
         DID_NOT_RUN,
     );
 
-    let free_port = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
-    let address = format!("udp://{}", free_port.local_addr().expect("bound"));
-    drop(free_port);
-    let status = echo(&client(&address), &CallOptions::default());
-    check(
-        "nothing at the port",
-        &status,
-        Code::Unavailable,
-        DID_NOT_RUN,
-    );
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addresses = [
+        format!("udp://{}", udp.local_addr().expect("bound")),
+        format!("tcp://{}", tcp.local_addr().expect("bound")),
+    ];
+    drop((udp, tcp));
+    for address in addresses {
+        let status = echo(&client(&address), &CallOptions::default());
+        check(
+            "nothing at the port",
+            &status,
+            Code::Unavailable,
+            DID_NOT_RUN,
+        );
+    }
 
     let status = echo(
         &client("udp://no-such-host.invalid:1"),

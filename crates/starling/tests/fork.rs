@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::atomic::Ordering;
 
-use common::{far_addresses, payload, serve, wait_until};
+use common::{another_address, far_addresses, payload, serve, wait_until};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use starling::{Channel, Code};
 use starling_test_protos::test::TestClient;
@@ -73,11 +73,7 @@ fn a_forks_channels_have_endpoints_of_their_own_and_the_parents_go_on() {
 #[test]
 fn a_fork_has_backends_of_its_own_behind_a_channel_to_several_servers() {
     for address in far_addresses() {
-        let other = match address.starts_with("udp") {
-            true => address.clone(),
-            false => format!("{address}-other"),
-        };
-        let servers = [serve(&address), serve(&other)];
+        let servers = [serve(&address), serve(&another_address(&address, 1))];
         let addresses = servers.each_ref().map(|(server, _)| server.address());
         let channel = Channel::balanced(addresses).lazy().expect("a channel");
         let client = TestClient::new(channel.clone());

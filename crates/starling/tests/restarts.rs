@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::process::{self, Process};
-use common::{far_addresses, impatient, payload, wait_until};
+use common::{another_address, far_addresses, impatient, payload, wait_until};
 use rustix::process::Signal;
 use starling::{Channel, ChannelBuilder, Code, EndpointConfig, RetryPolicy, ServiceConfig, Status};
 use starling_test_protos::test::TestClient;
@@ -21,13 +21,8 @@ fn serve_in_this_process() {
 }
 
 fn three_servers(address: &str) -> Vec<Process> {
-    let is_named = !address.starts_with("udp");
-    let named = |number| match is_named {
-        true => format!("{address}-{number}"),
-        false => address.to_owned(),
-    };
     (0..3)
-        .map(|number| Process::serve(&named(number)))
+        .map(|number| Process::serve(&another_address(address, number)))
         .collect()
 }
 

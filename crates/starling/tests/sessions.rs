@@ -13,6 +13,7 @@ use starling::{Endpoint, EndpointConfig, Idle};
 use starling_endpoint::{CallOptions, MethodId, SessionId, SessionState};
 use starling_io::{Clock, PacketIo};
 use starling_io_shm::ShmIo;
+use starling_io_tcp::TcpIo;
 use starling_io_udp::UdpIo;
 use starling_message::{Message, method_id};
 
@@ -170,14 +171,13 @@ fn twenty_thousand_sessions_open_answer_and_close() {
             .config(config())
             .build()
             .expect("an endpoint");
-        match endpoint.raw::<UdpIo>() {
-            Some(raw) => open_use_and_close(raw, &server.address),
-            None => {
-                let raw = endpoint
-                    .raw::<ShmIo>()
-                    .expect("the address is of one or the other");
-                open_use_and_close(raw, &server.address);
-            }
+        if let Some(raw) = endpoint.raw::<UdpIo>() {
+            open_use_and_close(raw, &server.address);
+        } else if let Some(raw) = endpoint.raw::<ShmIo>() {
+            open_use_and_close(raw, &server.address);
+        } else {
+            let raw = endpoint.raw::<TcpIo>();
+            open_use_and_close(raw.expect("the third device"), &server.address);
         }
         Used::of("self").check(&ours, "client");
         Used::of(&its_id).check(&its, "server");

@@ -50,7 +50,7 @@ fn servers_and_channels_count_what_they_did() {
         assert!(after.endpoint.requests > CALLS);
         assert_eq!(after.endpoint.responses, after.endpoint.requests);
         let received = match Address::parse(&address).expect("an address").scheme() {
-            "udp" => "rx_socket",
+            "udp" | "tcp" => "rx_socket",
             "mem" => "rx_queue",
             _ => "rx_ring",
         };

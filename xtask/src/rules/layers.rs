@@ -31,6 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/ethernet", &["io"]),
     ("crates/io-mem", &["io"]),
     ("crates/io-shm", &["io", "prefetch"]),
+    ("crates/io-tcp", &["io"]),
     ("crates/io-testing", &["io"]),
     ("crates/io-udp", &["io"]),
     ("crates/io-xdp", &["ethernet", "io", "io-udp"]),
@@ -47,8 +48,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/starling",
         &[
-            "balance", "call", "compress", "endpoint", "io", "io-mem", "io-shm", "io-udp",
-            "io-xdp", "message", "metrics", "msgbuf", "share", "stream",
+            "balance", "call", "compress", "endpoint", "io", "io-mem", "io-shm", "io-tcp",
+            "io-udp", "io-xdp", "message", "metrics", "msgbuf", "share", "stream",
         ],
     ),
     // The managed plane's service calls on by endpoints of its own, and serves its control interface by the library.
@@ -59,6 +60,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "endpoint",
             "io",
             "io-shm",
+            "io-tcp",
             "io-udp",
             "io-xdp",
             "message",

@@ -1,6 +1,7 @@
 //! Findings: whether the facts about the host allow each device, and how well.
 
 use starling::{BudgetUnit, Budgets};
+use starling_io_tcp::TcpConfig;
 use starling_io_udp::UdpConfig;
 use starling_io_xdp::{
     Interface, KernelVersion, LARGE_FRAMES_KERNEL, Mode, OLDEST_KERNEL, Occupant, XdpConfig,
@@ -100,6 +101,16 @@ pub(super) fn udp(host: &Host, interfaces: &[Interface]) -> Findings {
             interface.mtu.saturating_sub(HEADERS)
         ));
     }
+    all
+}
+
+pub(super) fn tcp() -> Findings {
+    let mut all = Findings::new("tcp");
+    let peers = TcpConfig::default().peers_budget();
+    all.ok(format!(
+        "a server has up to {} clients, {} of one host",
+        peers.places, peers.places_of_one
+    ));
     all
 }
 

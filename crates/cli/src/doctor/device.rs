@@ -7,6 +7,8 @@ use clap::ValueEnum;
 pub(super) enum Device {
     /// Kernel UDP sockets.
     Udp,
+    /// TCP connections.
+    Tcp,
     /// Shared memory between processes of this host.
     Shm,
     /// AF_XDP sockets: UDP past the kernel's network stack.
@@ -14,11 +16,12 @@ pub(super) enum Device {
 }
 
 impl Device {
-    pub(super) const ALL: [Self; 3] = [Self::Udp, Self::Shm, Self::Xdp];
+    pub(super) const ALL: [Self; 4] = [Self::Udp, Self::Tcp, Self::Shm, Self::Xdp];
 
     pub(super) fn scheme(self) -> &'static str {
         match self {
             Self::Udp => "udp",
+            Self::Tcp => "tcp",
             Self::Shm => "shm",
             Self::Xdp => "xdp",
         }

@@ -49,7 +49,10 @@ pub(super) fn of(device: Device) -> Result<Trial, CliError> {
         source,
     };
     let latency = match device {
-        Device::Udp => latency_to(start("udp://127.0.0.1:0").map_err(start_failed)?, |a| a),
+        Device::Udp | Device::Tcp => {
+            let address = format!("{}://127.0.0.1:0", device.scheme());
+            latency_to(start(&address).map_err(start_failed)?, |a| a)
+        }
         Device::Shm => {
             let address = format!("shm://starling-doctor-{}", std::process::id());
             latency_to(start(&address).map_err(start_failed)?, |a| a)
@@ -69,7 +72,7 @@ pub(super) fn of(device: Device) -> Result<Trial, CliError> {
     };
     let place = match device {
         Device::Xdp => " over a veth pair",
-        Device::Udp | Device::Shm => "",
+        Device::Udp | Device::Tcp | Device::Shm => "",
     };
     Ok(Trial::Made(match latency {
         Ok(latency) => Finding::ok(format!(
@@ -79,7 +82,7 @@ pub(super) fn of(device: Device) -> Result<Trial, CliError> {
         Err(error) => Finding::bad(
             format!("a call failed: {error}"),
             match device {
-                Device::Udp => {
+                Device::Udp | Device::Tcp => {
                     "do as it says; a firewall on the loopback interface is another possible cause"
                 }
                 Device::Shm | Device::Xdp => "do as it says",

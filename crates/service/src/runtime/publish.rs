@@ -96,7 +96,8 @@ impl Runtime {
         let kind = DeviceKind::of(address).map_err(refused)?;
         if !may_have(publication.user, address) {
             return Err(Status::permission_denied(format!(
-                "{address}: the service listens for applications of other users at udp:// ports from 1024 on only"
+                "{address}: the service listens for applications of other users only at udp:// and tcp:// ports \
+                 from 1024 on"
             )));
         }
         let application = &*by_user(application, publication.user);
@@ -245,10 +246,11 @@ fn may_have(user: Option<u32>, address: &str) -> bool {
     if user == Some(own) || user == Some(ROOT) {
         return true;
     }
+    let is_by_port = address.starts_with("udp://") || address.starts_with("tcp://");
     let port = address
         .rsplit_once(':')
         .and_then(|(_, port)| port.parse::<u16>().ok());
-    address.starts_with("udp://") && port.is_some_and(|port| port == 0 || port >= FIRST_FREE_PORT)
+    is_by_port && port.is_some_and(|port| port == 0 || port >= FIRST_FREE_PORT)
 }
 
 #[cfg(test)]
@@ -278,6 +280,7 @@ mod tests {
         let other = Some(own.wrapping_add(4711));
         for address in [
             "udp://0.0.0.0:80",
+            "tcp://0.0.0.0:80",
             "shm://kv",
             "xdp://eth0/10.0.0.7:9000",
             "udp://h:port",
@@ -288,7 +291,7 @@ mod tests {
                 "{address}"
             );
         }
-        assert!(may_have(other, "udp://0.0.0.0:9000") && may_have(other, "udp://[::1]:0"));
+        assert!(may_have(other, "udp://0.0.0.0:9000") && may_have(other, "tcp://[::1]:0"));
     }
 
     #[test]

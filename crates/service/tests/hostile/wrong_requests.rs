@@ -115,9 +115,9 @@ fn who_says_no_target_or_an_impossible_one_is_told_so() {
     for (target, code, text) in [
         ("", Code::Unimplemented, "STARLING_SERVICE"),
         (
-            "?target=tcp://127.0.0.1:1",
+            "?target=rdma://127.0.0.1:1",
             Code::InvalidArgument,
-            "tcp://127.0.0.1:1",
+            "rdma://127.0.0.1:1",
         ),
         ("?target=udp://", Code::InvalidArgument, "udp://"),
         ("?target=shm://a b", Code::InvalidArgument, "a b"),

@@ -20,7 +20,7 @@ mod waiting;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Gate, any_addresses, payload, serve, shm_address, wait_until};
+use common::{Gate, another_address, any_addresses, payload, serve, shm_address, wait_until};
 use starling::{Channel, ChannelState, ServerHandle};
 use starling_test_protos::test::TestClient;
 
@@ -34,11 +34,7 @@ fn servers(addresses: &[String]) -> Servers {
 
 /// Two servers on the device of this address.
 fn two_servers(address: &str) -> Servers {
-    let other = match address.starts_with("udp") {
-        true => address.to_owned(),
-        false => format!("{address}-other"),
-    };
-    servers(&[address.to_owned(), other])
+    servers(&[address.to_owned(), another_address(address, 1)])
 }
 
 fn addresses_of(servers: &[(ServerHandle, Arc<Gate>)]) -> Vec<String> {
@@ -90,12 +86,8 @@ fn until_shares(client: &Client, servers: &[(ServerHandle, Arc<Gate>)], expected
 #[test]
 fn calls_go_round_all_servers() {
     for address in any_addresses() {
-        let is_named = !address.starts_with("udp");
         let addresses: Vec<String> = (0..3)
-            .map(|number| match is_named {
-                true => format!("{address}-{number}"),
-                false => address.clone(),
-            })
+            .map(|number| another_address(&address, number))
             .collect();
         let servers = servers(&addresses);
         let channel = Channel::balanced(addresses_of(&servers))

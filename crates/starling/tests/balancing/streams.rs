@@ -12,7 +12,7 @@ use starling::{
 };
 use starling_test_protos::streams::{Number, StreamsClient};
 
-use crate::common::{LONG, any_addresses, shm_address, wait_until};
+use crate::common::{LONG, another_address, any_addresses, shm_address, wait_until};
 use crate::script::{MILLI, Script, pushback, unavailable};
 use crate::stream_service::{Counts, builder, end, number, range};
 use crate::until_ready;
@@ -33,11 +33,7 @@ fn serve_with(address: &str, faults: Faults) -> Streaming {
 }
 
 fn two(address: &str) -> [Streaming; 2] {
-    let other = match address.starts_with("udp") {
-        true => address.to_owned(),
-        false => format!("{address}-other"),
-    };
-    [serve(address), serve(&other)]
+    [serve(address), serve(&another_address(address, 1))]
 }
 
 fn balanced(servers: &[Streaming], config: ServiceConfig) -> (Channel, StreamsClient<Channel>) {

@@ -195,15 +195,24 @@ pub(crate) fn shm_address() -> String {
 }
 
 /// An address of each scheme that reaches other processes and needs no root.
-pub(crate) fn far_addresses() -> [String; 2] {
-    ["udp://127.0.0.1:0".to_owned(), shm_address()]
+pub(crate) fn far_addresses() -> [String; 3] {
+    let [udp, tcp] = ["udp", "tcp"].map(|scheme| format!("{scheme}://127.0.0.1:0"));
+    [udp, shm_address(), tcp]
 }
 
 /// An address of each scheme that needs no root.
-pub(crate) fn any_addresses() -> [String; 3] {
-    let [udp, shm] = far_addresses();
+pub(crate) fn any_addresses() -> [String; 4] {
+    let [udp, shm, tcp] = far_addresses();
     let mem = shm.replace("shm://", "mem://");
-    [udp, shm, mem]
+    [udp, shm, mem, tcp]
+}
+
+/// An address for another server on the device of this one.
+pub(crate) fn another_address(address: &str, number: usize) -> String {
+    match address.ends_with(":0") {
+        true => address.to_owned(),
+        false => format!("{address}-{number}"),
+    }
 }
 
 /// Notices a dead peer soon: for tests that wait for it.

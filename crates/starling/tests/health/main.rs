@@ -163,7 +163,7 @@ fn a_server_that_shuts_down_tells_its_watchers_before_it_ends_their_streams() {
 
 #[test]
 fn an_endpoint_has_the_health_of_its_services() {
-    let [_, _, address] = any_addresses();
+    let [_, _, address, _] = any_addresses();
     let builder = Endpoint::builder().bind(&address);
     let health = builder.health();
     assert_eq!(health.status(""), NOT_SERVING);

@@ -1,4 +1,4 @@
-//! Hostile clients, each written for one attack, beside an honest one, over `udp` and `shm`.
+//! Hostile clients, each written for one attack, beside an honest one, over `udp`, `shm` and `tcp`.
 //!
 //! ```text
 //!  hostile client ──┐              ┌ sessions, requests, streams, memory, descriptors: as before,
@@ -202,7 +202,7 @@ macro_rules! attacks {
         mod udp {
             $(#[test]
             fn $name() {
-                let [udp, _] = super::far_addresses();
+                let [udp, ..] = super::far_addresses();
                 super::attack(stringify!($name), &udp, &$fills, &$rows);
             })*
         }
@@ -210,8 +210,16 @@ macro_rules! attacks {
         mod shm {
             $(#[test]
             fn $name() {
-                let [_, shm] = super::far_addresses();
+                let [_, shm, _] = super::far_addresses();
                 super::attack(stringify!($name), &shm, &$fills, &$rows);
+            })*
+        }
+
+        mod tcp {
+            $(#[test]
+            fn $name() {
+                let [.., tcp] = super::far_addresses();
+                super::attack(stringify!($name), &tcp, &$fills, &$rows);
             })*
         }
     };

@@ -16,7 +16,7 @@ use crate::common::{Gate, payload};
 use crate::random::Random;
 use crate::watchdog::{LONGEST_MS, Watchdog, fail, say};
 
-pub(crate) const SCHEMES: [&str; 3] = ["udp", "shm", "mem"];
+pub(crate) const SCHEMES: [&str; 4] = ["udp", "shm", "mem", "tcp"];
 
 /// Channels that were replaced are kept until this many are.
 const REPLACED: usize = 4;

@@ -34,12 +34,13 @@ fn check(address: &str, reports: &[Report]) {
         "{reports:?}"
     );
     let peer = &first.peer;
-    if address.starts_with("udp") {
+    let (scheme, _) = address.split_once("://").expect("a scheme");
+    if matches!(scheme, "udp" | "tcp") {
         let from = peer.socket_addr().expect("an address");
         assert!(from.ip().is_loopback() && from.port() != 0, "{from}");
         assert_eq!(
             (peer.address(), peer.process()),
-            (&*format!("udp://{from}"), None)
+            (&*format!("{scheme}://{from}"), None)
         );
     } else {
         assert_eq!(

@@ -1,42 +1,43 @@
-//! Parses and resolves addresses of the form `udp://host:port`.
+//! Parses and resolves addresses of the form `scheme://host:port`.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use starling_io::{Fault, IoError};
+use crate::{Fault, IoError};
 
-/// A parsed `udp://host:port`: a name or an IP address, and a port.
+/// A parsed `scheme://host:port`: a name or an IP address, and a port.
 ///
 /// ```
-/// use starling_io_udp::UdpAddress;
+/// use starling_io::HostPort;
 ///
-/// let address = UdpAddress::parse("udp://[::1]:9000")?;
+/// let address = HostPort::parse("udp", "udp://[::1]:9000")?;
 /// assert_eq!((address.host(), address.port()), ("::1", 9000));
 /// # Ok::<(), starling_io::IoError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UdpAddress {
+pub struct HostPort {
     host: String,
     port: u16,
 }
 
-impl UdpAddress {
-    /// Parses `udp://host:port`, `udp://1.2.3.4:port` or `udp://[v6]:port`.
+impl HostPort {
+    /// Parses `scheme://host:port`, `scheme://1.2.3.4:port` or `scheme://[v6]:port`.
     ///
     /// # Errors
     /// With [`Fault::Caller`]; the text says which part is wrong and how to write it.
-    pub fn parse(text: &str) -> Result<Self, IoError> {
+    pub fn parse(scheme: &str, text: &str) -> Result<Self, IoError> {
         let malformed = |problem: &str, remedy: &str| {
+            let remedy = remedy.replace("SCHEME", scheme);
             IoError::new(Fault::Caller, format!("parse {text:?}"), problem, remedy)
         };
-        let form = "write udp://HOST:PORT, such as udp://127.0.0.1:9000";
+        let form = "write SCHEME://HOST:PORT, such as SCHEME://127.0.0.1:9000";
         let rest = match text.split_once("://") {
-            Some(("udp", rest)) => rest,
-            Some(_) => return Err(malformed("its scheme is not udp", form)),
+            Some((its, rest)) if its == scheme => rest,
+            Some(_) => return Err(malformed(&format!("its scheme is not {scheme}"), form)),
             None => return Err(malformed("it has no scheme", form)),
         };
         let (host, port) = rest
             .rsplit_once(':')
-            .ok_or_else(|| malformed("it has no port", "write udp://HOST:PORT"))?;
+            .ok_or_else(|| malformed("it has no port", "write SCHEME://HOST:PORT"))?;
         let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
         let known_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let host = match bracketed {
@@ -45,7 +46,7 @@ impl UdpAddress {
                 if ip.parse::<std::net::Ipv6Addr>().is_err() || !scope.chars().all(known_char) {
                     return Err(malformed(
                         "the text in brackets is not an IPv6 address",
-                        "write udp://[::1]:9000",
+                        "write SCHEME://[::1]:9000",
                     ));
                 }
                 v6
@@ -55,7 +56,7 @@ impl UdpAddress {
                 return Err(malformed("it has no host", remedy));
             }
             None if host.contains(':') => {
-                let remedy = "put an IPv6 address in brackets: udp://[::1]:9000";
+                let remedy = "put an IPv6 address in brackets: SCHEME://[::1]:9000";
                 return Err(malformed("its host contains a colon", remedy));
             }
             None if !host.chars().all(known_char) => {
@@ -88,6 +89,11 @@ impl UdpAddress {
     /// The port; 0 stands for any free port.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Whether the host is a name, and not an IP address.
+    pub fn is_host_name(&self) -> bool {
+        !self.host.contains('%') && self.host.parse::<IpAddr>().is_err()
     }
 
     /// All socket addresses of the host, at least one. Unless the host is an IP address, this asks
@@ -126,7 +132,7 @@ mod tests {
             ("udp://[::]:9000", "::", 9000),
             ("udp://[fe80::1%eth0]:9000", "fe80::1%eth0", 9000),
         ] {
-            let address = UdpAddress::parse(text).expect(text);
+            let address = HostPort::parse("udp", text).expect(text);
             assert_eq!((address.host(), address.port()), (host, port));
         }
     }
@@ -153,7 +159,7 @@ mod tests {
             ("udp://[host]:9000", "not an IPv6 address"),
             ("udp://[::1%a b]:9000", "not an IPv6 address"),
         ] {
-            let error = UdpAddress::parse(text).expect_err(text);
+            let error = HostPort::parse("udp", text).expect_err(text);
             assert_eq!(error.fault, Fault::Caller);
             assert!(error.problem.contains(problem), "{text:?}: {error}");
         }
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn addresses_resolve_with_their_port() {
-        let resolve = |text| UdpAddress::parse(text).expect(text).resolve();
+        let resolve = |text| HostPort::parse("udp", text).expect(text).resolve();
         let v6 = resolve("udp://[::1]:7").expect("an IP address");
         assert_eq!(v6, ["[::1]:7".parse().expect("an address")]);
         let error = resolve("udp://no-such-host.invalid:7").expect_err("a reserved name");

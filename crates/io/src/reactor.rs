@@ -1,4 +1,4 @@
-//! The descriptor that an executor's reactor watches: an epoll set with the device's sockets and its waker.
+//! The descriptor that an executor's reactor watches: an epoll set with a device's files and its waker.
 //!
 //! Each wait arms the set for one event. So while the device is polled, a datagram that arrives costs no
 //! notice of the set and of the reactor.
@@ -11,11 +11,14 @@ use rustix::io::Errno;
 
 /// The set. It exists once a reactor has asked for it.
 #[derive(Default)]
-pub(crate) struct ReactorSet(Option<OwnedFd>);
+pub struct ReactorSet(Option<OwnedFd>);
 
 impl ReactorSet {
     /// A descriptor of the set.
-    pub(crate) fn descriptor(&mut self) -> io::Result<OwnedFd> {
+    ///
+    /// # Errors
+    /// If the process has reached its limit of open files.
+    pub fn descriptor(&mut self) -> io::Result<OwnedFd> {
         if self.0.is_none() {
             self.0 = Some(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         }
@@ -24,10 +27,10 @@ impl ReactorSet {
     }
 
     /// Has the set become readable when one of these files is, once. A file leaves the set when it is closed.
-    pub(crate) fn arm<'a>(
-        &self,
-        files: impl IntoIterator<Item = BorrowedFd<'a>>,
-    ) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// If no reactor has asked for the set, or the system is out of memory.
+    pub fn arm<'a>(&self, files: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<()> {
         let Some(set) = &self.0 else {
             return Err(Errno::BADF.into());
         };
