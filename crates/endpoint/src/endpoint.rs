@@ -55,6 +55,8 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) spin: SpinPolicy,
     /// When there was last work, or the owner last did something.
     pub(crate) active_ns: u64,
+    /// When there was last work besides keepalives, and the datagrams that were none of these until then.
+    pub(crate) spun_for: (u64, u64),
     /// Whether the owner did something since the last turn, at the time in `core`.
     pub(crate) between_turns: bool,
     /// Which turns do everything, and which only look for datagrams.
@@ -126,6 +128,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             on_released: Vec::new(),
             spin: SpinPolicy::new(config.idle),
             active_ns: now_ns,
+            spun_for: (now_ns, 0),
             between_turns: false,
             schedule: TurnSchedule::default(),
             requests_seen: 0,

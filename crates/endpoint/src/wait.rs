@@ -131,7 +131,15 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// [`Idle`](crate::Idle) says.
     #[inline]
     pub fn spins(&mut self) -> bool {
-        self.spin.spins(self.active_ns, self.parts.core.now_ns)
+        let core = &self.parts.core;
+        let keepalives = core.proto.stats().keepalives;
+        let others = core.stats.datagrams.saturating_sub(keepalives);
+        // A peer that only asks whether this end lives sends nothing more for long.
+        let is_keepalive = self.active_ns == core.proto.keepalive_at() && others == self.spun_for.1;
+        if !is_keepalive {
+            self.spun_for = (self.active_ns, others);
+        }
+        self.spin.spins(self.spun_for.0, core.now_ns)
     }
 
     /// When the next turn is due although nothing arrives, in nanoseconds of the endpoint's clock.

@@ -52,6 +52,41 @@ fn the_default_spins_only_shortly_after_work() {
 }
 
 #[test]
+fn keepalives_begin_no_spin() {
+    let network = SteppedNetwork::default();
+    let mut client = endpoint(&network, 1);
+    let mut server = endpoint_with(&network, 2, EndpointConfig::default());
+    server.register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
+    let session = client.connect(&server.local_address()).unwrap();
+    settle(&mut [&mut client, &mut server]);
+    let clock = network.clock();
+    // Whether it spins, after the first turn without work.
+    let spins = |server: &mut common::TestEndpoint| {
+        clock.advance(Duration::from_micros(1));
+        while !server.poll().unwrap().is_idle() {}
+        server.spins()
+    };
+    let keepalives = |server: &common::TestEndpoint| server.protocol().stats().keepalives;
+    assert!(spins(&mut server), "the session was opened");
+    clock.advance(ms(1));
+    assert!(!spins(&mut server), "for long enough");
+    while keepalives(&server) == 0 {
+        clock.advance(ms(50));
+        client.poll().unwrap();
+        server.poll().unwrap();
+    }
+    assert!(!spins(&mut server), "a ping came");
+    let end = client.register_continuation(|_, _| {});
+    let plain = CallOptions::default();
+    client
+        .call(session, MethodId(1), &plain, |_| {}, end, 0)
+        .unwrap();
+    client.poll().unwrap();
+    server.poll().unwrap();
+    assert!(spins(&mut server), "a request came");
+}
+
+#[test]
 fn a_call_between_two_turns_is_sent_before_a_sleep() {
     let mut pair = Pair::new();
     pair.settle();

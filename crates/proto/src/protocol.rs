@@ -104,6 +104,7 @@ impl Protocol {
                 stats: Stats::default(),
                 answers: Answers::new(),
                 reset_at: None,
+                keepalive_at: 0,
                 flush_at: 0,
                 absences: Absences::default(),
                 last_turn: now,

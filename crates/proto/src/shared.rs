@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) answers: Answers,
     /// The peer that was last sent a reset of a session without a token, and when: one a turn.
     pub(crate) reset_at: Option<(PeerId, u64)>,
+    /// When the last keepalive came.
+    pub(crate) keepalive_at: u64,
     /// Memory promised to responses that are being reassembled.
     pub(crate) reassembling_responses: usize,
     /// Memory promised to requests that are being reassembled.
@@ -132,6 +134,12 @@ impl Shared {
 
     pub(crate) fn flush_answers<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
         self.answers.flush(now, &mut self.stats, sink);
+    }
+
+    /// A ping or a pong has come: each is a datagram of its own, but for those that are answered in one turn.
+    pub(crate) fn note_keepalive(&mut self, now: u64) {
+        self.stats.keepalives += 1;
+        self.keepalive_at = now;
     }
 
     /// Sends a frame to a peer in a datagram of its own, best effort: the peer asks again.

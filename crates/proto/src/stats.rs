@@ -76,11 +76,13 @@ pub struct Stats {
     pub sessions_added: u64,
     /// Peers found dead.
     pub peers_failed: u64,
+    /// Datagrams that only asked whether this end lives, or said so of the other one.
+    pub keepalives: u64,
 }
 
 impl Stats {
     /// All counts, by the names of the fields.
-    pub fn counts(&self) -> [(&'static str, u64); 30] {
+    pub fn counts(&self) -> [(&'static str, u64); 31] {
         macro_rules! named {
             ($($field:ident),*) => {{
                 let Self { $($field),* } = *self;
@@ -117,7 +119,8 @@ impl Stats {
             sessions_shut_down,
             places_reused,
             sessions_added,
-            peers_failed
+            peers_failed,
+            keepalives
         )
     }
 }

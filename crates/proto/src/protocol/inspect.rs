@@ -7,6 +7,11 @@ use crate::{
 };
 
 impl Protocol {
+    /// When the last ping or pong came.
+    pub fn keepalive_at(&self) -> u64 {
+        self.shared.keepalive_at
+    }
+
     /// Counters since the endpoint started.
     pub fn stats(&self) -> &Stats {
         &self.shared.stats

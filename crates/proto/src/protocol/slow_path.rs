@@ -168,10 +168,14 @@ impl Protocol {
             Kind::CreditAck => server.handle_credit_ack(shared, peer, frame),
             Kind::Drain => client.handle_drain(shared, peer, frame),
             Kind::DrainAck => server.handle_drain_ack(shared, peer, frame),
-            Kind::Ping => answer_ping(shared, now, peer, &frame, sink),
+            Kind::Ping => {
+                shared.note_keepalive(now);
+                answer_ping(shared, now, peer, &frame, sink);
+            }
             // The arrival of a pong says that the peer lives. Its number matters only to a peer
             // under suspicion.
             Kind::Pong => {
+                shared.note_keepalive(now);
                 if let Some(entry) = shared.peers.get_mut(peer)
                     && entry.awaited_pong == frame.header.number
                 {
