@@ -38,6 +38,10 @@ pub struct TcpConfig {
     /// Share the port with other sockets that also ask for it; the kernel spreads connections over them. Off by
     /// default.
     pub reuse_port: bool,
+    /// So many devices of this process, with this one, share the descriptors for peers.
+    ///
+    /// Default: 1. A server has one device for each thread.
+    pub sharing: usize,
 }
 
 impl Default for TcpConfig {
@@ -48,6 +52,7 @@ impl Default for TcpConfig {
             silent_timeout: Duration::from_secs(10),
             max_datagram: 64 << 10,
             reuse_port: false,
+            sharing: 1,
         }
     }
 }
@@ -67,7 +72,7 @@ impl PeersBudget {
     pub(crate) fn new(config: &TcpConfig, accepts: bool) -> Self {
         let files = getrlimit(Resource::Nofile).current.filter(|_| accepts);
         let own = files.map_or(usize::MAX, |files| {
-            usize::try_from(files - files / 4).unwrap_or(usize::MAX)
+            usize::try_from(files - files / 4).unwrap_or(usize::MAX) / config.sharing.max(1)
         });
         let places = config.max_peers.min(own);
         let of_one = match places == config.max_peers {

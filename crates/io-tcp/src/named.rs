@@ -17,6 +17,7 @@ impl Device for TcpIo {
         let open = |address: &str| {
             let config = TcpConfig {
                 reuse_port: threads > 1,
+                sharing: threads,
                 ..TcpConfig::default()
             };
             Self::bind(address, config)

@@ -24,6 +24,10 @@ use crate::poller::{Poller, Ready};
 /// The most bytes of one read. It bounds what one peer has before others get their turn.
 const READ_BYTES: usize = 128 << 10;
 
+/// Of a peer whose last read had more datagrams than this, less is read: each burst has a bounded number of them.
+const MANY: usize = 4 * MAX_BURST;
+const FEW_BYTES: usize = 8 << 10;
+
 /// Room for a full read, and behind it for another one behind the beginning of a datagram.
 const BUFFER_BYTES: usize = READ_BYTES + 2 * MAX_FRAME_BYTES;
 
@@ -73,6 +77,9 @@ struct RxPeer {
     partial: Vec<u8>,
     /// A datagram of it was received.
     has_sent: bool,
+    /// Bytes of the next read, and datagrams in the last one.
+    read_bytes: usize,
+    datagrams: usize,
 }
 
 /// Bytes of the buffer that hold datagrams for later bursts, up to its end.
@@ -127,6 +134,8 @@ impl TcpRx {
             decoder: Decoder::default(),
             partial: Vec::new(),
             has_sent: false,
+            read_bytes: READ_BYTES,
+            datagrams: 0,
         });
     }
 
@@ -206,7 +215,11 @@ impl TcpRx {
         };
         let start = self.end;
         let from = start + peer.partial.len();
-        let until = self.buffer.len().min(from + READ_BYTES);
+        peer.read_bytes = match std::mem::take(&mut peer.datagrams) > MANY {
+            true => FEW_BYTES,
+            false => READ_BYTES.min(2 * peer.read_bytes),
+        };
+        let until = self.buffer.len().min(from + peer.read_bytes);
         let room = &mut self.buffer[from..until];
         match rustix::net::recv(&*peer.socket, room, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => self.end(number, End::HungUp),
@@ -238,6 +251,7 @@ impl TcpRx {
             match peer.decoder.next(bytes, &mut at) {
                 Ok(Some(datagram)) => {
                     peer.has_sent = true;
+                    peer.datagrams += 1;
                     self.burst.push((PeerId(number), datagram));
                 }
                 Ok(None) => {
