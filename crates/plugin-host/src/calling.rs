@@ -166,8 +166,11 @@ unsafe fn add(
     if value.len > MAX_VALUE || (value.data.is_null() && value.len > 0) {
         return abi::TOO_LARGE;
     }
+    // What it shows may lie in the options themselves, which move when they grow.
     // SAFETY: the caller's promise.
-    let added = unsafe { by(options_of(context), key, value.as_slice()) };
+    let (key, value) = (key.to_owned(), unsafe { value.as_slice() }.to_vec());
+    // SAFETY: the caller's promise.
+    let added = unsafe { by(options_of(context), &key, &value) };
     match added {
         Ok(()) => abi::ADDED,
         Err(MetadataError::Key) => abi::WRONG_KEY,
@@ -176,9 +179,12 @@ unsafe fn add(
 }
 
 unsafe extern "C" fn remove(context: *mut c_void, key: abi::Bytes) -> u32 {
-    // SAFETY: the plug-in gives the context, and shows the key, for the time of this call.
-    let (options, key) = unsafe { (options_of(context), key_of(key)) };
-    key.is_some_and(|key| options.metadata.remove(key)).into()
+    // It may lie in the options themselves.
+    // SAFETY: the plug-in shows the key for the time of this call.
+    let key = unsafe { key_of(key) }.map(str::to_owned);
+    // SAFETY: the plug-in gives the context for the time of this call.
+    let options = unsafe { options_of(context) };
+    key.is_some_and(|key| options.metadata.remove(&key)).into()
 }
 
 unsafe extern "C" fn set_timeout(context: *mut c_void, timeout_ns: u64) {

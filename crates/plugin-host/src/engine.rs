@@ -2,7 +2,8 @@
 //!
 //! A call of a plug-in may panic, return what cannot be, or take long. The engine has *failed* then: its plug-in is
 //! asked no more, and its memory is left where it is, for no code of it may be run. Its requests are refused, or pass,
-//! as the policy says, until an operator has a new engine take its place, which begins anew.
+//! as the policy says, until an operator has a new engine take its place, which begins anew. One that panics when its
+//! state is to be saved has changed nothing: the change is refused, and it goes on.
 
 use std::ffi::c_void;
 use std::sync::Arc;
