@@ -262,8 +262,9 @@ pub fn parse_list(json: &str) -> Result<Vec<PolicySpec>, SpecError> {
 /// Whether policies can stand beside each other in a service.
 ///
 /// # Errors
-/// If there are too many, or two have the same name.
+/// If there are too many, two have the same name, or one cannot be.
 pub fn check_list(list: &[PolicySpec]) -> Result<(), SpecError> {
+    list.iter().try_for_each(PolicySpec::check)?;
     if list.len() > MAX_POLICIES {
         return Err(SpecError::TooMany);
     }
