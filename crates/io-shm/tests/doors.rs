@@ -154,11 +154,10 @@ fn connections_end_with_the_device_behind_the_door() {
 #[test]
 fn all_devices_together_have_as_many_peers_as_one() {
     let config = ShmConfig {
-        max_peers: 7,
+        max_peers: 3,
         ..ShmConfig::default()
     };
     let mut scene = scene("full", &config);
-    // The device itself takes the place of four.
     scene.choose(Some(&scene.door.clone()));
     let clients: Vec<_> = (0..3).map(|_| scene.client(b"one")).collect();
     scene.accept();
@@ -175,4 +174,26 @@ fn all_devices_together_have_as_many_peers_as_one() {
     let (_fifth, _) = scene.client(b"five");
     scene.accept();
     assert_eq!(scene.behind.receive().1, b"five");
+}
+
+/// A device that fails is dropped with its peers.
+#[test]
+fn the_places_of_a_device_that_is_gone_are_free() {
+    let config = ShmConfig {
+        max_peers: 2,
+        ..ShmConfig::default()
+    };
+    let mut scene = scene("dropped", &config);
+    let mut listening = ShmIo::bind(&name("dropped-again"), config).unwrap();
+    let doors = listening.doors();
+    for _ in 0..3 {
+        let (behind, door) = doors.open().unwrap();
+        scene.behind = behind.into();
+        scene.choose(Some(&door));
+        let clients: Vec<_> = (0..2).map(|_| scene.client(b"one")).collect();
+        scene.accept();
+        for _ in &clients {
+            scene.behind.receive();
+        }
+    }
 }

@@ -59,6 +59,29 @@ impl Places {
         }
     }
 
+    /// Those of a device that needs few.
+    pub(super) fn an_eighth(self) -> Self {
+        Self {
+            peers: self.peers.div_ceil(8),
+            heaps: self.heaps / 8,
+        }
+    }
+
+    /// Those of several devices together, and the descriptors for them and their peers: what is left of three quarters
+    /// when an eighth is for heaps.
+    pub(super) fn of_several(self) -> (Self, usize) {
+        let limit = getrlimit(Resource::Nofile).current;
+        let files = limit.map_or(usize::MAX, |files| {
+            usize::try_from(files).unwrap_or(usize::MAX)
+        });
+        let for_heaps = files / 8;
+        let places = Self {
+            peers: self.peers,
+            heaps: self.heaps.min(for_heaps),
+        };
+        (places, files - files / 4 - for_heaps)
+    }
+
     /// The most heaps of one origin: half of them, so that none keeps all others from sharing theirs.
     fn heaps_of_one(self) -> usize {
         self.heaps.div_ceil(2)

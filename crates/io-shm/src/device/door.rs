@@ -7,6 +7,7 @@
 //!
 //! So a process can have a device for each of its clients, and drive them by different threads.
 
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ use starling_io::{EventfdWaker, IoError, PeerProcess, Wake};
 
 use super::ShmIo;
 use super::admission::Places;
+use crate::closer::Closer;
 use crate::config::ShmConfig;
 use crate::handshake::Answer;
 use crate::pending::CompletedHandshake;
@@ -25,6 +27,9 @@ use crate::users::{self, Origin};
 /// Connections that wait for a device that is busy, at most. Further ones are refused.
 const MAX_WAITING: usize = 256;
 
+/// So many doors in a row may be closed for one connection.
+const MAX_TRIES: usize = 3;
+
 /// Descriptors of a device, besides those of its peers.
 const FILES_OF_DEVICE: usize = 4;
 
@@ -33,7 +38,10 @@ pub(super) type Assign = dyn FnMut(Option<PeerProcess>) -> Option<Door> + Send;
 
 /// What all devices behind the doors of one name have together.
 struct Budget {
+    /// Peers, and message heaps of theirs.
     places: Places,
+    /// Descriptors, for devices and peers.
+    files: usize,
     of_one: usize,
     /// Peers, by whose they are.
     held: Mutex<HashMap<Option<Origin>, usize>>,
@@ -51,9 +59,10 @@ impl Budget {
     fn take(&self, origin: Option<Origin>) -> bool {
         let mut held = self.held();
         let own = held.get(&origin).copied().unwrap_or(0);
-        let devices = self.devices.load(Ordering::Relaxed);
-        let all: usize = held.values().sum::<usize>() + FILES_OF_DEVICE * devices;
-        let fits = all < self.places.peers && (origin.is_none() || own < self.of_one);
+        let all: usize = held.values().sum();
+        let files = all + FILES_OF_DEVICE * self.devices.load(Ordering::Relaxed);
+        let has_place = all < self.places.peers && files < self.files;
+        let fits = has_place && (origin.is_none() || own < self.of_one);
         if fits {
             held.insert(origin, own + 1);
         }
@@ -74,6 +83,8 @@ impl Budget {
 /// Makes doors that lead to devices of one name.
 pub struct Doors {
     budget: Arc<Budget>,
+    /// One for all of them: who listens looks whether it is behind.
+    closer: Closer,
     address: String,
     config: ShmConfig,
 }
@@ -98,12 +109,6 @@ impl Shared {
     fn forget(&self, origin: Option<Origin>) {
         self.peers.fetch_sub(1, Ordering::AcqRel);
         self.budget.give_back(origin);
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.budget.devices.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -157,45 +162,73 @@ impl Door {
 }
 
 /// A door as the device behind it has it.
-pub(super) struct Inside(Door);
+pub(super) struct Inside {
+    door: Door,
+    /// Whose peers have come through it and are not gone, and the message heaps of them.
+    peers: RefCell<Vec<Option<Origin>>>,
+    heaps: Cell<usize>,
+}
 
 impl Inside {
+    fn new(door: Door) -> Self {
+        Self {
+            door,
+            peers: RefCell::default(),
+            heaps: Cell::new(0),
+        }
+    }
+
     /// The connections that have come.
     fn take(&self) -> VecDeque<CompletedHandshake> {
-        let Door(shared) = &self.0;
+        let Door(shared) = &self.door;
         if !shared.has_some.swap(false, Ordering::AcqRel) {
             return VecDeque::new();
         }
         let mut waiting = shared.waiting();
-        waiting.as_mut().map(std::mem::take).unwrap_or_default()
+        let taken = waiting.as_mut().map(std::mem::take).unwrap_or_default();
+        let origins = taken.iter().map(|handshake| Origin::of(&handshake.socket));
+        self.peers.borrow_mut().extend(origins);
+        taken
     }
 
     /// Takes room for the message heap of a peer, if there is some.
     pub(super) fn take_heap(&self) -> bool {
-        let budget = &self.0.0.budget;
+        let budget = &self.door.0.budget;
         let more = |heaps| (heaps < budget.places.heaps).then_some(heaps + 1);
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
-        budget.heaps.fetch_update(set, get, more).is_ok()
+        let is_taken = budget.heaps.fetch_update(set, get, more).is_ok();
+        self.heaps.update(|heaps| heaps + usize::from(is_taken));
+        is_taken
     }
 
     /// A peer is gone, or was not taken.
     pub(super) fn forget(&self, origin: Option<Origin>, has_heap: bool) {
-        let Door(shared) = &self.0;
-        shared.forget(origin);
+        let mut peers = self.peers.borrow_mut();
+        let place = peers.iter().position(|peer| *peer == origin);
+        let Some(place) = place else {
+            return;
+        };
+        peers.swap_remove(place);
+        self.door.0.forget(origin);
         if has_heap {
-            shared.budget.heaps.fetch_sub(1, Ordering::Relaxed);
+            self.heaps.update(|heaps| heaps - 1);
+            self.door.0.budget.heaps.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let Door(shared) = &self.0;
-        // Those that still wait see their connections close.
+        let Door(shared) = &self.door;
+        // Those that still wait see their connections close, as those that have come do.
         let waiting = shared.waiting().take().unwrap_or_default();
-        for handshake in waiting {
-            shared.forget(Origin::of(&handshake.socket));
+        let waiting = waiting.iter().map(|it| Origin::of(&it.socket));
+        for origin in waiting.chain(self.peers.take()) {
+            shared.forget(origin);
         }
+        let budget = &shared.budget;
+        budget.heaps.fetch_sub(self.heaps.get(), Ordering::Relaxed);
+        budget.devices.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -208,6 +241,7 @@ impl Doors {
         let attempt = format!("open a device of {}", self.address);
         let mut device = ShmIo::new(&attempt, None, self.address.clone(), self.config.clone())?;
         device.places = self.budget.places;
+        device.closer = self.closer.clone();
         self.budget.devices.fetch_add(1, Ordering::Relaxed);
         let door = Door(Arc::new(Shared {
             waker: Arc::clone(&device.waker),
@@ -216,18 +250,22 @@ impl Doors {
             peers: AtomicUsize::new(0),
             waiting: Mutex::new(Some(VecDeque::new())),
         }));
-        device.door = Some(Inside(door.clone()));
+        device.door = Some(Inside::new(door.clone()));
         Ok((device, door))
     }
 }
 
 impl ShmIo {
     /// Makes doors for connections that come to this device's name. All devices behind them have as many peers together
-    /// as this one may have.
-    pub fn doors(&self) -> Doors {
+    /// as this one could have: it has an eighth of them itself from now on.
+    pub fn doors(&mut self) -> Doors {
+        let (places, files) = self.places.of_several();
+        self.places = self.places.an_eighth();
         Doors {
+            closer: self.closer.clone(),
             budget: Arc::new(Budget {
-                places: self.places,
+                places,
+                files,
                 of_one: self.config.max_peers_of_one,
                 held: Mutex::default(),
                 heaps: AtomicUsize::new(0),
@@ -256,14 +294,19 @@ impl ShmIo {
             return self.accept(handshake);
         };
         let process = users::process_of(&handshake.socket);
-        let mut own = Some(handshake);
+        let mut own = handshake;
         // A door may close just now.
-        while let Some(handshake) = own.take() {
-            match assign(process) {
-                Some(door) => own = door.give(handshake),
-                None => return self.accept(handshake),
+        for _ in 0..MAX_TRIES {
+            let Some(door) = assign(process) else {
+                return self.accept(own);
+            };
+            match door.give(own) {
+                Some(again) => own = again,
+                None => return,
             }
         }
+        self.counts.refused += 1;
+        let _ = sys::send(&own.socket, &Answer::Full.encode());
     }
 
     /// Makes peers of the connections that have come through the door.
