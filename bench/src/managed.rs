@@ -11,6 +11,7 @@
 //! (`bench/tonic`). All settings are the defaults, but that a policy `null` is attached to each service.
 
 mod bind;
+pub mod goodput;
 mod idle;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,6 +65,7 @@ pub(crate) fn benchmarks() -> Vec<Benchmark> {
     };
     let calls = CALLERS.into_iter().flat_map(of);
     calls
+        .chain(goodput::benchmarks())
         .chain(bind::benchmarks())
         .chain([idle::benchmark()])
         .collect()
@@ -84,23 +86,44 @@ pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), Bench
     }
 }
 
+/// An echo server, and the services through which it is called.
+struct Path {
+    services: Vec<RoleProcess>,
+    server: RoleProcess,
+}
+
+impl Path {
+    fn start(context: &Context, services: usize) -> Result<Self, BenchError> {
+        let services: Vec<_> = (0..services)
+            .map(|_| start_service(&context.launcher, context.cores))
+            .collect::<Result<_, _>>()?;
+        let of_server = services.last().map_or(NONE, RoleProcess::address);
+        let server = context.launcher.start(ECHO_ROLE, &[of_server])?;
+        Ok(Self { services, server })
+    }
+
+    /// A channel that takes this way.
+    fn channel(&self) -> Result<Channel, BenchError> {
+        let channel = Channel::builder(self.server.address());
+        let channel = match self.services.first() {
+            Some(service) => channel.managed_by(service.address()),
+            None => channel.direct(),
+        };
+        channel.lazy().map_err(failed)
+    }
+
+    fn processes(&self) -> Vec<&RoleProcess> {
+        self.services.iter().chain([&self.server]).collect()
+    }
+}
+
 fn measure(context: &Context, services: usize, callers: Callers) -> Result<Sample, BenchError> {
-    let services: Vec<_> = (0..services)
-        .map(|_| start_service(&context.launcher, context.cores))
-        .collect::<Result<_, _>>()?;
-    let of_server = services.last().map_or(NONE, RoleProcess::address);
-    let server = context.launcher.start(ECHO_ROLE, &[of_server])?;
-    let channel = Channel::builder(server.address());
-    let channel = match services.first() {
-        Some(service) => channel.managed_by(service.address()),
-        None => channel.direct(),
-    };
+    let path = Path::start(context, services)?;
     let stub = ChannelStub {
-        client: EchoClient::new(channel.lazy().map_err(failed)?),
+        client: EchoClient::new(path.channel()?),
         scheme: "udp",
     };
-    let processes: Vec<&RoleProcess> = services.iter().chain([&server]).collect();
-    by_callers(context, &processes, callers, &stub)
+    by_callers(context, &path.processes(), callers, &stub)
 }
 
 /// Starts a service that may use both cores. Its address is its name.
@@ -157,12 +180,13 @@ fn serve_echo(arguments: &[String]) -> Result<(), BenchError> {
 
 #[cfg(test)]
 mod tests {
+    use super::goodput::REQUESTS;
     use super::*;
 
     #[test]
     fn each_kind_of_caller_has_a_benchmark_without_and_with_services() {
         let names: Vec<String> = benchmarks().iter().map(ToString::to_string).collect();
-        assert_eq!(names.len(), 3 * CALLERS.len() + 3);
+        assert_eq!(names.len(), 3 * CALLERS.len() + 2 * REQUESTS.len() + 3);
         assert_eq!(names[0], "managed/udp services=0 threads=1");
         assert_eq!(names[8], "managed/udp services=2 current-thread tasks=128");
     }

@@ -181,13 +181,18 @@ impl RoleProcess {
         self.child.id()
     }
 
-    /// Processor time since its start, user and system together, in ns; in steps of the kernel's
-    /// tick (10 ms). 0 if it has ended.
+    /// Processor time since its start, user and system together, in ns, with that of the processes that it has started;
+    /// in steps of the kernel's tick (10 ms). 0 if it has ended.
     pub fn cpu_ns(&self) -> u64 {
-        std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))
-            .ok()
-            .and_then(|stat| cpu_ns_of(&stat, rustix::param::clock_ticks_per_second()))
-            .unwrap_or(0)
+        let ticks = rustix::param::clock_ticks_per_second();
+        let own = self.pid();
+        let of = |stat: &str| {
+            let (pid, parent) = family_of(stat)?;
+            (pid == own || parent == own).then(|| cpu_ns_of(stat, ticks))?
+        };
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let stats = processes.filter_map(|of| std::fs::read_to_string(of.path().join("stat")).ok());
+        stats.filter_map(|stat| of(&stat)).sum()
     }
 
     fn end(&mut self) -> io::Result<()> {
@@ -209,6 +214,14 @@ impl Drop for RoleProcess {
         // Nothing can be done about a child that cannot be killed.
         let _ = self.end();
     }
+}
+
+/// The process of a `/proc/PID/stat` line, and the one that has started it.
+fn family_of(stat: &str) -> Option<(u32, u32)> {
+    let (pid, _) = stat.split_once(' ')?;
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    let parent = after_name.split(' ').nth(1)?;
+    Some((pid.parse().ok()?, parent.parse().ok()?))
 }
 
 /// Fields 14 and 15 of a `/proc/PID/stat` line, in ns. The second field is the program's name in
@@ -314,5 +327,7 @@ mod tests {
         let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 7 8";
         assert_eq!(cpu_ns_of(stat, 100), Some(2_000_000_000));
         assert_eq!(cpu_ns_of("garbage", 100), None);
+        assert_eq!(family_of("7 (a) b) S 5 7"), Some((7, 5)));
+        assert_eq!(family_of("garbage"), None);
     }
 }

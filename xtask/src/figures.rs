@@ -219,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn the_specification_has_at_most_220_lines() {
+    fn the_specification_has_at_most_230_lines() {
         let lines = read("SPECIFICATION.md").unwrap().lines().count();
-        assert!(lines <= 220, "{lines} lines");
+        assert!(lines <= 230, "{lines} lines");
     }
 
     #[test]

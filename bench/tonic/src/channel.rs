@@ -40,36 +40,43 @@ pub(crate) fn usual_runtime() -> Result<Runtime, BenchError> {
 
 pub(crate) fn measure(context: &Context, callers: Callers) -> Result<Sample, BenchError> {
     let server = context.launcher.start(ROLE, &[])?;
-    measure_at(context, &server, server.address(), callers)
+    measure_at(context, &[&server], server.address(), callers, Stub::new)
 }
 
-/// Calls a server at an address that leads to it.
-pub(crate) fn measure_at(
+/// Calls the server at an address. The processor time of these processes is counted, too.
+pub(crate) fn measure_at<S: EchoStub>(
     context: &Context,
-    server: &RoleProcess,
+    processes: &[&RoleProcess],
     address: &str,
     callers: Callers,
+    stub: impl FnOnce(Channel, &Handle) -> S,
 ) -> Result<Sample, BenchError> {
     let runtime = match callers {
         Callers::Threads(_) => usual_runtime()?,
         Callers::Tasks { flavor, .. } => flavor.runtime()?,
     };
     let channel = runtime.block_on(connect(address))?;
-    let stub = Stub {
-        client: EchoClient::new(channel),
-        runtime: runtime.handle().clone(),
-    };
-    callers::measure(context, server, |period| match callers {
+    let stub = stub(channel, runtime.handle());
+    callers::measure_with(context, processes, |period| match callers {
         Callers::Threads(count) => callers::threads(count, period, &stub),
         Callers::Tasks { count, .. } => callers::tasks(&runtime, count, period, &stub),
     })
 }
 
 #[derive(Clone)]
-struct Stub {
+pub(crate) struct Stub {
     client: EchoClient<Channel>,
     /// For plain threads.
     runtime: Handle,
+}
+
+impl Stub {
+    pub(crate) fn new(channel: Channel, runtime: &Handle) -> Self {
+        Self {
+            client: EchoClient::new(channel),
+            runtime: runtime.clone(),
+        }
+    }
 }
 
 impl EchoStub for Stub {

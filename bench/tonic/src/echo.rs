@@ -104,7 +104,7 @@ pub(crate) fn serve() -> Result<(), BenchError> {
 pub(crate) fn serve_in(runtime: &Runtime) -> Result<(), BenchError> {
     serve_on_loopback_in(runtime, |incoming| {
         Server::builder()
-            .add_service(EchoServer::new(Service))
+            .add_service(EchoServer::new(Service).max_decoding_message_size(usize::MAX))
             .serve_with_incoming(incoming)
     })
 }
