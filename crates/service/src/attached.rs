@@ -11,15 +11,21 @@ use starling_policy::{PolicyEngine, PolicySpec};
 
 use crate::datapath::PolicyId;
 
-/// Numbers the policies of this process.
+/// Numbers the policies of this process, and their scopes.
 static POLICIES: AtomicU32 = AtomicU32::new(0);
 
 /// An engine whose call takes longer than this is blocked: that of a plug-in may be.
 const SOON: Duration = Duration::from_secs(2);
 
+/// An engine, and which one of its policy's it is: runtimes that have not heard of it yet do not ask it.
+pub(crate) struct Engine {
+    pub(crate) engine: Box<dyn PolicyEngine>,
+    pub(crate) version: u64,
+}
+
 /// A policy's engine. Another one may take its place.
 pub(crate) struct SharedEngine {
-    engine: Mutex<Box<dyn PolicyEngine>>,
+    engine: Mutex<Engine>,
     /// Requests that it holds, in all runtimes.
     held: AtomicUsize,
 }
@@ -27,17 +33,17 @@ pub(crate) struct SharedEngine {
 impl SharedEngine {
     pub(crate) fn new(engine: Box<dyn PolicyEngine>) -> Arc<Self> {
         Arc::new(Self {
-            engine: Mutex::new(engine),
+            engine: Mutex::new(Engine { engine, version: 0 }),
             held: AtomicUsize::new(0),
         })
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Box<dyn PolicyEngine>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock()
     }
 
     /// Not for a runtime. None: the engine is blocked.
-    pub(crate) fn lock_soon(&self) -> Option<MutexGuard<'_, Box<dyn PolicyEngine>>> {
+    pub(crate) fn lock_soon(&self) -> Option<MutexGuard<'_, Engine>> {
         self.engine.try_lock_for(SOON)
     }
 
@@ -60,6 +66,10 @@ pub(crate) struct AttachedPolicy {
     pub(crate) id: PolicyId,
     pub(crate) spec: PolicySpec,
     pub(crate) engine: Arc<SharedEngine>,
+    /// That of the engine for these settings.
+    pub(crate) version: u64,
+    /// Another number when the scope is another one: whose calls may run more than once is not known any more then.
+    pub(crate) scope_id: u32,
 }
 
 impl fmt::Debug for AttachedPolicy {
@@ -81,6 +91,9 @@ impl fmt::Debug for Built {
     }
 }
 
+/// Engines whose places others have taken.
+pub(crate) type ReplacedEngines = Vec<Box<dyn PolicyEngine>>;
+
 /// Why a policy cannot take its predecessor's place.
 #[derive(Debug)]
 pub(crate) struct NotReplaced {
@@ -89,14 +102,15 @@ pub(crate) struct NotReplaced {
 }
 
 /// The list that takes another one's place. Policies of the same name and kind go on with their state, those that have
-/// changed by new engines, from now on and in all runtimes.
+/// changed by new engines, from now on and in all runtimes. Returns the engines that were replaced, too: nobody waits
+/// while they are dropped.
 ///
 /// # Errors
 /// If one cannot go on with the state of its predecessor. Nothing has changed then.
 pub(crate) fn replace(
     list: &[AttachedPolicy],
     by: Vec<Built>,
-) -> Result<Vec<AttachedPolicy>, NotReplaced> {
+) -> Result<(Vec<AttachedPolicy>, ReplacedEngines), NotReplaced> {
     let mut next: Vec<AttachedPolicy> = Vec::new();
     // Each engine is locked from its last word to the first one of its successor: no call is counted by neither.
     let mut changing = Vec::new();
@@ -112,27 +126,36 @@ pub(crate) fn replace(
             (Some(old), Some(mut engine)) => {
                 let locked = old.engine.lock_soon();
                 let locked = locked.ok_or_else(|| failed("it does not return".to_owned()))?;
-                let restored = engine.restore(&mut locked.save().reader());
+                let restored = engine.restore(&mut locked.engine.save().reader());
                 restored.map_err(|error| failed(error.to_string()))?;
-                changing.push((locked, engine));
+                let version = locked.version + 1;
+                changing.push((locked, Engine { engine, version }));
                 AttachedPolicy {
                     id: old.id,
+                    scope_id: match old.spec.scope == spec.scope {
+                        true => old.scope_id,
+                        false => next_number(),
+                    },
                     spec,
                     engine: Arc::clone(&old.engine),
+                    version,
                 }
             }
             (None, engine) => AttachedPolicy {
                 id: free_id(list, &next),
+                scope_id: next_number(),
                 spec,
                 engine: SharedEngine::new(engine.expect("one for each that is not attached")),
+                version: 0,
             },
         };
         next.push(policy);
     }
-    for (mut place, engine) in changing {
-        *place = engine;
-    }
-    Ok(next)
+    let replaced = changing
+        .into_iter()
+        .map(|(mut place, engine)| std::mem::replace(&mut *place, engine).engine);
+    let replaced = replaced.collect();
+    Ok((next, replaced))
 }
 
 /// A place that none of these has, with a new id.
@@ -145,6 +168,10 @@ fn free_id(list: &[AttachedPolicy], next: &[AttachedPolicy]) -> PolicyId {
     let place = (0..).find(|place| !is_used(place));
     PolicyId {
         place: place.expect("there are fewer policies"),
-        id: POLICIES.fetch_add(1, Ordering::Relaxed),
+        id: next_number(),
     }
+}
+
+fn next_number() -> u32 {
+    POLICIES.fetch_add(1, Ordering::Relaxed)
 }

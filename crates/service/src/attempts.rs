@@ -18,6 +18,8 @@ const MAX_KEPT: usize = 256 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
     pub(crate) by: PolicyId,
+    /// The scope in which it is made again.
+    pub(crate) scope_id: u32,
     /// Policies that it has passed, up to that one: those behind see each attempt.
     pub(crate) passed: usize,
     pub(crate) retry: Retry,
@@ -69,7 +71,7 @@ impl Attempts {
 
 impl Arrived {
     /// A policy has let the request pass that makes calls again. What begins a stream, or goes on with one, is not.
-    pub(crate) fn begin_attempts(&mut self, by: PolicyId, now_ns: u64) {
+    pub(crate) fn begin_attempts(&mut self, by: PolicyId, scope_id: u32, now_ns: u64) {
         let options = &self.request.options;
         if options.stream.is_some() || self.request.body().len() > MAX_KEPT {
             return;
@@ -81,6 +83,7 @@ impl Arrived {
         let (passed, options) = (self.passed.count(), options.clone());
         let attempts = self.passed.attempts.get_or_insert_default();
         attempts.by = by;
+        attempts.scope_id = scope_id;
         attempts.passed = passed;
         attempts.is_last = false;
         attempts.began_ns = now_ns;

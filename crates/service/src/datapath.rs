@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use starling_endpoint::Status;
 use starling_policy::Datapath;
 
 use crate::attempts::Attempts;
@@ -90,6 +91,14 @@ impl Passed {
     /// Only the first ones of them are passed: another attempt passes the others again.
     pub(crate) fn rewind(&mut self, count: usize) {
         self.count = self.count.min(count);
+    }
+
+    /// The status with which the call ends, if this is how its last attempt did.
+    pub(crate) fn end_with(&self, status: Status) -> Status {
+        match &self.attempts {
+            Some(attempts) => attempts.end_with(status),
+            None => status,
+        }
     }
 
     /// Whether an attempt before this one may have run.

@@ -67,9 +67,6 @@ pub enum ServiceError {
         /// What is wrong.
         problem: String,
     },
-    /// No runtime is for all applications.
-    #[error("dedicated: none of the runtimes is left for other applications: raise `runtimes`")]
-    AllDedicated,
     /// A core on which no runtime can run.
     #[error("cores: {core}: this process may run on {cores:?} only")]
     Core {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use starling::managed::{
     KnownMethodsMut, ListRequest, ListingMut, MetricsRequest, MetricsTextMut, MoveRequest,
     MovedMut, Operator, PluginAddition, PluginsMut, PolicyChange, PolicyChangesMut, SchemaAddition,
@@ -21,7 +21,7 @@ use starling::{Request, Status};
 use starling_policy::{PolicySpec, SpecError, parse_list};
 
 use self::listing::{fill_account, fill_counts, fill_plugins, fill_policy};
-use crate::attached::{self, AttachedPolicy};
+use crate::attached::{self, AttachedPolicy, Engine};
 use crate::metrics::PolicyMetrics;
 use crate::runtime::{Command, Counts, Report};
 use crate::shared::Shared;
@@ -63,13 +63,14 @@ impl Operations {
     /// What policies have counted, as text.
     pub(crate) fn metrics_text(&self) -> Result<String, Status> {
         let counts = summed(self.ask_all(|reply| Command::Counts { reply })?);
-        let policies = self.policies.lock().clone();
+        let policies = self.attached()?.clone();
         let of = |AttachedPolicy { spec, engine, .. }: AttachedPolicy| {
             let mut series = Vec::new();
             // One that blocks counts nothing.
             let engine = engine.lock_soon();
-            let has_failed = (engine.as_ref()).is_none_or(|engine| engine.failure().is_some());
-            engine.inspect(|engine| engine.series(&mut series));
+            let failure = |engine: &Engine| engine.engine.failure().is_some();
+            let has_failed = engine.as_deref().is_none_or(failure);
+            engine.inspect(|engine| engine.engine.series(&mut series));
             let named = series.into_iter().map(|series| {
                 let labels = series.labels.as_ref();
                 let path = labels.and_then(|labels| self.shared.paths.get(labels.method));
@@ -112,6 +113,20 @@ impl Operations {
         asked.into_iter().map(answer).collect()
     }
 
+    /// The policies that are attached, unless another change of them does not end.
+    fn attached(&self) -> Result<MutexGuard<'_, Vec<AttachedPolicy>>, Status> {
+        if let Some(attached) = self
+            .policies
+            .try_lock_for(self.answer_time.max(BLOCKED_TIME))
+        {
+            return Ok(attached);
+        }
+        self.check_blocked()?;
+        Err(Status::unavailable(
+            "another change of the policies does not end",
+        ))
+    }
+
     /// Whether a runtime waits for a plug-in, which nobody can interrupt.
     fn check_blocked(&self) -> Result<(), Status> {
         let Some(by) = self.builder.plugins.blocking() else {
@@ -134,7 +149,7 @@ impl Operations {
         change: impl FnOnce(&mut Vec<PolicySpec>) -> Result<Option<String>, Status>,
         dry_run: bool,
     ) -> Result<Vec<String>, Status> {
-        let mut attached = self.policies.lock();
+        let mut attached = self.attached()?;
         let before: Vec<_> = attached.iter().map(|policy| policy.spec.clone()).collect();
         let mut wanted = before.clone();
         let upgrades = change(&mut wanted)?;
@@ -144,18 +159,21 @@ impl Operations {
             return Ok(changes);
         }
         let _unmoved = self.shared.changing.lock();
-        let next = attached::replace(&attached, built).map_err(|not| {
+        let (next, replaced) = attached::replace(&attached, built).map_err(|not| {
             let text = format!("{}: {}; nothing has changed", not.name, not.problem);
             Status::failed_precondition(text)
         })?;
-        attached.clone_from(&next);
+        let before = std::mem::replace(&mut *attached, next.clone());
         self.learn_scopes(&next);
         let list = |reply| Command::SetPolicies {
             list: next.clone(),
             reply,
         };
         // They take the lists in the order in which they get them, however late.
-        self.ask_all(list).map_err(|_| {
+        let taken = self.ask_all(list);
+        // Here, and not in a runtime: to drop the engine of a plug-in may take long.
+        drop((before, replaced));
+        taken.map_err(|_| {
             Status::unavailable(
                 "the policies are others from now on, but a runtime of the service does not answer: calls that are in \
                  it pass them when it goes on",
@@ -181,6 +199,14 @@ impl Operations {
         }
         // Also those that are on their way.
         let moved = self.ask_all(|reply| Command::Move { process, to, reply })?;
+        let moved: Option<Vec<usize>> = moved.into_iter().collect();
+        let moved = moved.ok_or_else(|| {
+            self.shared.placement.set(process, 0);
+            Status::failed_precondition(format!(
+                "process {process}: it connected when the service had no descriptors for a link of its own, and stays \
+                 in runtime 0 until it connects again"
+            ))
+        })?;
         Ok(moved.into_iter().sum())
     }
 
@@ -354,7 +380,7 @@ impl Operator for Operations {
             datapaths.extend(own.map(|datapath| (runtime as u32, datapath)));
         }
         let counts = summed(counts);
-        for policy in self.policies.lock().iter() {
+        for policy in self.attached()?.iter() {
             let counts = counts.get(&policy.spec.name).copied().unwrap_or_default();
             fill_policy(response.policies_mut().push_default(), policy, counts);
         }

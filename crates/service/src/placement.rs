@@ -49,8 +49,14 @@ struct Load {
 /// Who is to go where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shift {
-    One { to: usize },
-    All { to: usize },
+    /// The load of the other one, in thousandths.
+    One {
+        to: usize,
+        load: u32,
+    },
+    All {
+        to: usize,
+    },
 }
 
 /// See the head of this file.
@@ -136,6 +142,12 @@ impl Placement {
         self.common().find(has_time).or_else(most).unwrap_or(0)
     }
 
+    /// Where an application is, if that is known.
+    pub(crate) fn placed(&self, process: u32) -> Option<usize> {
+        let applications = self.applications.lock();
+        applications.get(&process).map(|place| place.runtime)
+    }
+
     /// An application is in this runtime from now on. Returns whether it is known.
     pub(crate) fn set(&self, process: u32, runtime: usize) -> bool {
         let mut applications = self.applications.lock();
@@ -147,10 +159,10 @@ impl Placement {
         true
     }
 
-    /// A runtime has one more link or datapath of an application. Returns where that is placed.
-    pub(crate) fn begin(&self, process: Option<u32>, runtime: usize) -> usize {
+    /// A runtime has one more link or datapath of an application.
+    pub(crate) fn begin(&self, process: Option<u32>, runtime: usize) {
         let Some(process) = process.filter(|_| self.is_several()) else {
-            return runtime;
+            return;
         };
         let mut applications = self.applications.lock();
         let placed = applications.entry(process).or_insert(Place {
@@ -159,7 +171,6 @@ impl Placement {
             is_dedicated: false,
         });
         placed.uses += 1;
-        placed.runtime
     }
 
     /// And one less. Without any it is forgotten.
@@ -191,7 +202,8 @@ impl Placement {
         }
         if permille >= FULL {
             let to = self.with_time(now_ns);
-            return (to != own && self.load(to, now_ns) < HIGH).then_some(Shift::One { to });
+            let load = self.load(to, now_ns);
+            return (to != own && load < HIGH).then_some(Shift::One { to, load });
         }
         if times_low < TIMES_LOW {
             return None;
@@ -244,13 +256,19 @@ mod tests {
         assert_eq!(of(&placement, 2, 0), 1);
         assert_eq!(placement.movable(&[1, 2, 3]), [2]);
         assert_eq!(placement.show(0, 1000, 0), None, "nobody leaves it");
-        assert_eq!(placement.show(1, 1000, 0), Some(Shift::One { to: 2 }));
+        assert_eq!(
+            placement.show(1, 1000, 0),
+            Some(Shift::One { to: 2, load: 0 })
+        );
     }
 
     #[test]
     fn runtimes_are_scaled_with_the_load() {
         let placement = Placement::new(3, Vec::new());
-        assert_eq!(placement.show(0, FULL, 0), Some(Shift::One { to: 1 }));
+        assert_eq!(
+            placement.show(0, FULL, 0),
+            Some(Shift::One { to: 1, load: 0 })
+        );
         placement.show(1, FULL - 1, 0);
         placement.show(2, HIGH, 0);
         assert_eq!(placement.show(0, FULL, 0), None, "no other has time");

@@ -18,8 +18,8 @@ pub(crate) struct Reception {
     pub(crate) clock: MonotonicClock,
     pub(crate) config: EndpointConfig,
     pub(crate) shared: Arc<Shared>,
-    /// The ways to the links of processes.
-    pub(crate) links: HashMap<u32, Door>,
+    /// The ways to the links of processes and their users: a number may be another's by now.
+    pub(crate) links: HashMap<(u32, Option<u32>), Door>,
 }
 
 impl Reception {
@@ -27,11 +27,12 @@ impl Reception {
     pub(crate) fn door_of(&mut self, process: Option<PeerProcess>) -> Option<Door> {
         let process = process?;
         let pid = process.pid?;
-        if let Some(door) = self.links.get(&pid).filter(|door| !door.is_closed()) {
+        let known = self.links.get(&(pid, process.uid));
+        if let Some(door) = known.filter(|door| !door.is_closed()) {
             return Some(door.clone());
         }
         match self.open(pid, process.uid) {
-            Ok(door) => Some(door),
+            Ok(door) => door,
             Err(error) => {
                 tracing::warn!(%error, pid, "an application has no link of its own, and stays in the first runtime");
                 None
@@ -39,19 +40,22 @@ impl Reception {
         }
     }
 
-    fn open(&mut self, process: u32, user: Option<u32>) -> Result<Door, ServiceError> {
+    /// None: its runtime has ended, as the service does.
+    fn open(&mut self, process: u32, user: Option<u32>) -> Result<Option<Door>, ServiceError> {
         self.links.retain(|_, door| !door.is_closed());
         let (device, door) = self.doors.open()?;
         let link = EndpointLink::new(device, self.clock.clone(), &self.config)?;
         let runtime = self.shared.runtime_of(process, user);
-        self.links.insert(process, door.clone());
-        if let Some(runtime) = self.shared.runtimes().get(runtime) {
-            runtime.send(Command::Admit {
-                process,
-                link: Box::new(link),
-                door: door.clone(),
-            });
+        let admit = Command::Admit {
+            process,
+            link: Box::new(link),
+            door: door.clone(),
+        };
+        let runtime = self.shared.runtimes().get(runtime);
+        if !runtime.is_some_and(|runtime| runtime.send(admit)) {
+            return Ok(None);
         }
-        Ok(door)
+        self.links.insert((process, user), door.clone());
+        Ok(Some(door))
     }
 }

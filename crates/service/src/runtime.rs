@@ -13,6 +13,7 @@
 
 mod accounts;
 mod calls;
+mod command;
 mod ends;
 mod given_up;
 mod identity;
@@ -39,19 +40,16 @@ use std::sync::mpsc;
 
 use starling_endpoint::{CallError, Code, EndpointConfig, MethodId, Status, unsent_message};
 use starling_io::{Clock, MonotonicClock, PeerId};
-use starling_io_shm::Door;
 
 use self::calls::{Calls, Forwarded};
 use self::leaving::Leaving;
 use self::links::{LinkId, Links};
 use self::load::Load;
-use self::moving::Handover;
 use self::policies::Policies;
-use self::poller::{Poller, RuntimeWaker};
+use self::poller::Poller;
 use self::reading::{Asking, is_own};
-use self::resolving::{Resolving, Wanted};
+use self::resolving::Resolving;
 use self::routes::{Callers, RouteId, RouteState, Routes};
-use crate::attached::AttachedPolicy;
 use crate::error::ServiceError;
 use crate::forwarded::{self, translate};
 use crate::link::{Arrived, Ended, Events, Link};
@@ -59,6 +57,7 @@ use crate::publication::Publication;
 use crate::shared::Shared;
 
 pub(crate) use self::accounts::Accounts;
+pub(crate) use self::command::{Command, RuntimeHandle};
 pub(crate) use self::identity::Configured;
 pub(crate) use self::paths::Paths;
 pub(crate) use self::policies::Counts;
@@ -75,71 +74,6 @@ pub(crate) enum Application {
     Process(u32),
     /// A peer whose process the kernel does not say.
     Peer(LinkId, PeerId),
-}
-
-/// What other threads tell a runtime.
-#[derive(Debug)]
-pub(crate) enum Command {
-    /// A host name was resolved.
-    Resolved {
-        wanted: Wanted,
-        target: String,
-        /// Whose thread that was.
-        application: Application,
-        result: Result<Vec<String>, String>,
-    },
-    /// An application wants to be called at an address.
-    Publish {
-        address: String,
-        /// Where it listens for the service.
-        application: String,
-        publication: Arc<Publication>,
-    },
-    /// An application wants to be called no more.
-    Unpublish(u64),
-    /// The link of an application that connects, and the way by which its connections come.
-    Admit {
-        process: u32,
-        link: Box<dyn Link>,
-        door: Door,
-    },
-    /// An application goes on in another runtime. Answered with the number of its datapaths that do.
-    Move {
-        process: u32,
-        to: usize,
-        reply: mpsc::SyncSender<usize>,
-    },
-    /// What another runtime had.
-    Adopt(Box<Handover>),
-    /// These policies take the place of all.
-    SetPolicies {
-        list: Vec<AttachedPolicy>,
-        reply: mpsc::SyncSender<()>,
-    },
-    /// The operator wants to know.
-    Report { reply: mpsc::SyncSender<Report> },
-    /// The operator wants the counts of policies, by name.
-    Counts {
-        reply: mpsc::SyncSender<Vec<(String, Counts)>>,
-    },
-    /// Ends the runtime.
-    Stop,
-}
-
-/// How other threads reach a runtime.
-#[derive(Clone, Debug)]
-pub(crate) struct RuntimeHandle {
-    sender: mpsc::Sender<Command>,
-    waker: Arc<RuntimeWaker>,
-}
-
-impl RuntimeHandle {
-    /// Without effect once the runtime has ended.
-    pub(crate) fn send(&self, command: Command) {
-        if self.sender.send(command).is_ok() {
-            self.waker.wake();
-        }
-    }
 }
 
 /// See the head of this file.
@@ -197,7 +131,7 @@ impl Runtime {
             clock,
             config,
             commands,
-            handle: RuntimeHandle { sender, waker },
+            handle: RuntimeHandle::new(sender, waker),
             reach: MethodId(starling::managed::reach_method().id),
             resolving: Resolving::default(),
             leaving: Vec::new(),
@@ -278,6 +212,9 @@ impl Runtime {
                     .into_iter()
                     .chain(self.policies.due_ns());
                 self.links.look(may_sleep, until_ns.min())?;
+                if may_sleep {
+                    self.load.begin_round(self.clock.now_ns());
+                }
             }
         }
     }
@@ -313,7 +250,8 @@ impl Runtime {
                     door,
                 } => self.admit_application(process, link, door),
                 Command::Move { process, to, reply } => {
-                    let _ = reply.send(self.move_application(process, to));
+                    let can_move = to == self.own || !self.shares_frontend(process);
+                    let _ = reply.send(can_move.then(|| self.move_application(process, to)));
                 }
                 Command::Adopt(handover) => self.adopt(*handover),
                 // Who asked may have given up.
@@ -398,6 +336,11 @@ impl Runtime {
     }
 
     fn forward(&mut self, id: RouteId, mut arrived: Arrived) {
+        if arrived.passed.may_have_run()
+            && !self.may_run_again(&arrived.passed, arrived.request.method)
+        {
+            return self.refuse_again(id, arrived);
+        }
         let now_ns = || self.clock.now_ns();
         let Some(route) = self.routes.get_mut(id) else {
             return;
@@ -463,6 +406,17 @@ impl Runtime {
                 route.waiting.push(arrived);
                 self.resolve(id);
             }
+        }
+    }
+
+    /// The policy is gone that allowed a call to run again.
+    #[cold]
+    fn refuse_again(&mut self, id: RouteId, arrived: Arrived) {
+        if let Some(from) = self.routes.get(id).map(|route| route.from()) {
+            let text = "the policy that made the call again is gone";
+            let status = Status::unavailable(text).with_not_run();
+            let status = arrived.passed.end_with(status);
+            self.refuse(from, arrived, status);
         }
     }
 

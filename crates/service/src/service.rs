@@ -136,7 +136,7 @@ impl Service {
             spans,
         };
         let policies = builder.build(&config.policies, &[], None)?;
-        let policies = attached::replace(&[], policies).expect("they have no predecessors");
+        let (policies, _) = attached::replace(&[], policies).expect("they have no predecessors");
         let mut runtimes = open_runtimes(&config, &clock, &shared)?;
         // No call passes before them.
         for runtime in &mut runtimes {
@@ -182,7 +182,7 @@ impl Service {
     /// # Errors
     /// Why it has ended.
     pub fn wait(mut self) -> Result<(), ServiceError> {
-        // One that ends stops the others.
+        self.shared.stop();
         let results = self.runtimes.drain(..).map(JoinHandle::join);
         let results: Vec<_> = results.collect();
         for result in results {
@@ -205,6 +205,10 @@ fn check_runtimes(config: &ServiceConfig) -> Result<(), ServiceError> {
         let problem = match config.identities.contains_key(identity) {
             false => "no such identity is configured".to_owned(),
             true if *runtime >= runtimes => format!("there are {runtimes} runtimes, from 0 on"),
+            true if *runtime == 0 => {
+                "the first one is for those whose process is not to be seen: write 1 at least"
+                    .to_owned()
+            }
             true => continue,
         };
         return Err(ServiceError::Dedicated {
@@ -212,10 +216,6 @@ fn check_runtimes(config: &ServiceConfig) -> Result<(), ServiceError> {
             runtime: *runtime,
             problem,
         });
-    }
-    let is_dedicated = |runtime: usize| config.dedicated.iter().any(|(_, of)| *of == runtime);
-    if (0..runtimes).all(is_dedicated) {
-        return Err(ServiceError::AllDedicated);
     }
     let own = sched_getaffinity(None);
     let own = own.map_err(|error| ServiceError::system("see the cores of this process", error))?;
@@ -261,6 +261,15 @@ fn open_runtimes(
     (0..config.runtimes).map(open).collect()
 }
 
+/// Stops all runtimes when it is dropped.
+struct StopAll(Arc<Shared>);
+
+impl Drop for StopAll {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
 /// Starts a runtime, on a core. When it ends, all do.
 fn spawn(
     mut runtime: Runtime,
@@ -268,6 +277,8 @@ fn spawn(
     shared: Arc<Shared>,
 ) -> Result<JoinHandle<Result<(), ServiceError>>, ServiceError> {
     let run = move || {
+        // Whatever ends it, also a panic.
+        let _stop = StopAll(shared);
         let pinned = core.map_or(Ok(()), |core| {
             let mut set = CpuSet::new();
             set.set(core);
@@ -275,9 +286,7 @@ fn spawn(
         });
         let pinned =
             pinned.map_err(|error| ServiceError::system("pin a runtime to its core", error));
-        let ended = pinned.and_then(|()| runtime.run());
-        shared.stop();
-        ended
+        pinned.and_then(|()| runtime.run())
     };
     let thread = std::thread::Builder::new().name("starling-runtime".into());
     thread.spawn(run).map_err(|error| {

@@ -388,6 +388,42 @@ fn what_was_taken_back_does_not_go_elsewhere() {
     }
 }
 
+/// Nor does it run again when a policy behind holds its next attempt, and lets go of it.
+#[test]
+fn what_was_taken_back_does_not_run_when_another_policy_lets_go_of_it() {
+    let narrower = retry(true, PLENTY).replace(r#""methods""#, r#""process":1,"methods""#);
+    for takes_back in ["detach", &retry(false, PLENTY), &narrower] {
+        let mesh = Mesh::start();
+        let operator = Operator::of(&mesh);
+        let flaky = Arc::new(Flaky::default());
+        let server = flaky.serve(ServerBuilder::direct);
+        let client = HelloClient::new(mesh.channel(server.address()));
+        let ada = HelloRequest::new().with_name("Ada");
+        client.greet(&ada).wait().expect("it is reached");
+        operator.attach(&retry(true, PLENTY));
+        // It lets the first attempt pass, and holds the second.
+        let settings = r#"{"delay":0.5,"by":"24m","seed":1}"#;
+        operator.attach(&format!(
+            r#"{{"name":"late","kind":"fault","settings":{settings}}}"#
+        ));
+        flaky.fail(1);
+        let call = client.greet(&ada);
+        wait_until(|| operator.counts()[1][3] == 1);
+        match takes_back {
+            "detach" => operator.detach("retry"),
+            other => operator.configure(other),
+        }
+        operator.detach("late");
+        let status = call.wait().expect_err("it may not run again");
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.may_have_run(), "{takes_back}: {status}");
+        let text = status.message();
+        assert!(text.ends_with("an earlier attempt may have run"), "{text}");
+        assert_eq!(operator.in_use(), (0, 0));
+        assert_eq!(flaky.take_runs().len(), 2, "{takes_back}");
+    }
+}
+
 #[test]
 fn policies_behind_it_see_each_attempt_and_those_before_it_one_call() {
     let scene = Scene::new();

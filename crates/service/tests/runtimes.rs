@@ -255,7 +255,7 @@ fn runtimes_that_cannot_be_are_refused() {
                 config.identities = [("bulk".to_owned(), IdentitySpec::default())].into();
                 config.dedicated = vec![("bulk".to_owned(), 0)];
             },
-            "raise `runtimes`",
+            "write 1 at least",
         ),
     ] {
         let error = refused(change);

@@ -15,7 +15,7 @@ pub(super) fn fill_policy(mut policy: PolicyStateMut<'_>, of: &AttachedPolicy, c
     policy.set_refused(counts.refused);
     policy.set_held(counts.held as u64);
     policy.set_failure(match &of.engine.lock_soon() {
-        Some(engine) => engine.failure().unwrap_or_default(),
+        Some(engine) => engine.engine.failure().unwrap_or_default(),
         None => "it does not return",
     });
 }

@@ -78,7 +78,14 @@ impl Calls {
     /// Takes out the calls that were made on a link, to go on elsewhere.
     pub(super) fn take_table(&mut self, on: LinkId) -> Slab<Forwarded> {
         let table = self.tables.get_mut(on);
-        table.map_or_else(Slab::new, |table| std::mem::take(&mut table.calls))
+        table.map_or_else(Slab::new, |table| std::mem::take(table).calls)
+    }
+
+    /// A link is gone: its memory is for others.
+    pub(super) fn forget(&mut self, on: LinkId) {
+        if let Some(table) = self.tables.get_mut(on) {
+            *table = Table::default();
+        }
     }
 
     /// Goes on with calls that were made on a link, which is another one here.

@@ -77,7 +77,11 @@ impl Runtime {
             id,
             "the service no longer reaches the server; the call may have run",
         );
-        self.links.remove(id);
+        self.calls.forget(id);
+        let process = self.links.remove(id);
+        if process.is_some() {
+            self.shared.placement.end(process);
+        }
     }
 
     /// A link's device has failed.

@@ -57,7 +57,7 @@ pub(super) struct Links {
     poller: Poller,
     /// One that span when links were parked last.
     spinning: Option<LinkId>,
-    deserted: Vec<(LinkId, u32)>,
+    deserted: Vec<LinkId>,
 }
 
 impl Links {
@@ -92,7 +92,7 @@ impl Links {
     }
 
     /// The links by which processes connected that have no connection any more. None comes by them from now on.
-    pub(super) fn take_deserted(&mut self) -> Vec<(LinkId, u32)> {
+    pub(super) fn take_deserted(&mut self) -> Vec<LinkId> {
         std::mem::take(&mut self.deserted)
     }
 
@@ -123,17 +123,16 @@ impl Links {
     /// Takes out a link, which goes on elsewhere.
     pub(super) fn take(&mut self, id: LinkId) -> Option<LinkEntry> {
         self.wake(id);
-        let mut entry = self.entries.try_remove(id)?;
-        if let Some(descriptor) = entry.descriptor.take() {
-            self.poller.remove(&descriptor);
+        let entry = self.entries.try_remove(id)?;
+        if let Some(descriptor) = &entry.descriptor {
+            self.poller.remove(descriptor);
         }
         Some(entry)
     }
 
     /// Goes on with a link that was taken out elsewhere.
-    pub(super) fn put(&mut self, mut entry: LinkEntry) -> Result<LinkId, Box<LinkEntry>> {
+    pub(super) fn put(&mut self, entry: LinkEntry) -> Result<LinkId, Box<LinkEntry>> {
         let place = self.entries.vacant_entry();
-        entry.descriptor = entry.link.descriptor();
         let watched = entry.descriptor.as_ref();
         let watched = watched.map_or(Ok(()), |it| self.poller.add(place.key(), it));
         if watched.is_err() {
@@ -144,18 +143,20 @@ impl Links {
         Ok(id)
     }
 
-    /// Ends a link, and its sessions: what was said last leaves.
-    pub(super) fn remove(&mut self, id: LinkId) {
+    /// Ends a link, and its sessions: what was said last leaves. Returns the process whose own link it was.
+    pub(super) fn remove(&mut self, id: LinkId) -> Option<u32> {
         self.wake(id);
-        if let Some(mut entry) = self.entries.try_remove(id) {
-            entry.link.end();
-        }
+        let mut entry = self.entries.try_remove(id)?;
+        entry.link.end();
+        entry.door.map(|(process, _)| process)
     }
 
     /// Ends all links.
     pub(super) fn end_all(&mut self) {
         let all: Vec<LinkId> = self.entries.iter().map(|(id, _)| id).collect();
-        all.into_iter().for_each(|id| self.remove(id));
+        for id in all {
+            self.remove(id);
+        }
     }
 
     /// A link that is not parked, or of which only is asked how it is.
@@ -195,31 +196,35 @@ impl Links {
             if entry.wait != Wait::None {
                 continue;
             }
+            if let Some((_, door)) = &entry.door
+                && door.close_if_deserted()
+            {
+                self.deserted.push(id);
+            }
             if entry.link.spins() {
                 all = false;
                 self.spinning = Some(id);
                 continue;
             }
-            if let Some((process, door)) = &entry.door
-                && door.close_if_deserted()
-            {
-                self.deserted.push((id, *process));
-            }
             let due_ns = entry.link.next_timer_ns();
-            match entry.link.begin_wait() {
-                Ok(ReactorWait::Begun) => {
+            match (entry.link.begin_wait(), &entry.descriptor) {
+                (Ok(ReactorWait::Begun), Some(descriptor)) => {
                     entry.wait = Wait::Watched;
                     entry.due_ns = due_ns;
-                    if let Some(descriptor) = &entry.descriptor {
-                        self.poller.watch(id, descriptor)?;
-                    }
+                    self.poller.watch(id, descriptor)?;
                 }
-                Ok(ReactorWait::Unsupported) => {
+                // There were none left for it.
+                (Ok(ReactorWait::Begun), None) => {
+                    let _ = entry.link.end_wait();
+                    entry.wait = Wait::Unwatched;
+                    entry.due_ns = Some(self.clock.now_ns() + UNWATCHED_SLEEP_NS);
+                }
+                (Ok(ReactorWait::Unsupported), _) => {
                     entry.wait = Wait::Unwatched;
                     entry.due_ns = Some(self.clock.now_ns() + UNWATCHED_SLEEP_NS);
                 }
                 // A failure shows in its next turn.
-                Ok(ReactorWait::Ready) | Err(_) => all = false,
+                (Ok(ReactorWait::Ready) | Err(_), _) => all = false,
             }
         }
         Ok(all)

@@ -19,6 +19,8 @@ pub(super) struct Load {
     busy_ns: u64,
     /// There is work since then.
     since_ns: Option<u64>,
+    /// A round began then: the last one, or one without work before it.
+    round_ns: u64,
     /// When the load was shown last, and how much of the time there was work until then.
     shown_ns: u64,
     shown_busy_ns: u64,
@@ -29,12 +31,22 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Notes whether there is work. The clock is read only when that changes.
+    /// The loop looks for work from now on.
+    pub(super) fn begin_round(&mut self, now_ns: u64) {
+        self.round_ns = now_ns;
+    }
+
+    /// Notes whether the round has found work. The clock is read only when there is none any more.
     #[inline]
     pub(super) fn note(&mut self, has_work: bool, clock: &impl Clock) {
-        if has_work != self.since_ns.is_some() {
-            self.count(clock.now_ns());
-            self.since_ns = has_work.then_some(clock.now_ns());
+        match (has_work, self.since_ns) {
+            (true, None) => self.since_ns = Some(self.round_ns),
+            (false, Some(_)) => {
+                let now_ns = clock.now_ns();
+                self.count(now_ns);
+                (self.since_ns, self.round_ns) = (None, now_ns);
+            }
+            _ => {}
         }
     }
 
@@ -70,13 +82,19 @@ impl Runtime {
     /// so little that another runtime can do it.
     pub(super) fn show_load(&mut self) {
         let now_ns = self.clock.now_ns();
+        if self.load.since_ns.is_none() {
+            self.load.begin_round(now_ns);
+        }
         let Some(permille) = self.load.due(now_ns) else {
             return;
         };
         let placement = &self.shared.placement;
         match placement.show(self.own, permille, now_ns) {
-            Some(Shift::One { to }) => {
-                if let Some(process) = self.who_leaves(now_ns) {
+            Some(Shift::One { to, load }) => {
+                if let Some((process, share)) = self.who_leaves(now_ns)
+                    // Else the two would only change roles.
+                    && f64::from(load) + share * f64::from(permille) < f64::from(permille)
+                {
                     self.shift(&[process], to);
                     self.load.pause_until_ns = now_ns + PAUSE_NS;
                 }
@@ -103,9 +121,9 @@ impl Runtime {
         processes
     }
 
-    /// The application that leaves a runtime without time: the one whose share of the calls is nearest to a half. None
-    /// if there is one only, or too little is known yet.
-    fn who_leaves(&mut self, now_ns: u64) -> Option<u32> {
+    /// The application that leaves a runtime without time, with its share of the calls: the one whose share is nearest
+    /// to a half. None if there is one only, or too little is known yet.
+    fn who_leaves(&mut self, now_ns: u64) -> Option<(u32, f64)> {
         let mut calls: HashMap<u32, usize> = HashMap::new();
         for route in self.routes.iter() {
             if let Application::Process(process) = route.application {
@@ -125,10 +143,13 @@ impl Runtime {
         let sum: usize = busy.iter().map(|(_, calls)| calls).sum();
         let processes: Vec<u32> = busy.iter().map(|(process, _)| *process).collect();
         let movable = self.shared.placement.movable(&processes);
-        let movable = busy.iter().filter(|(process, _)| movable.contains(process));
+        let is_movable = |(process, _): &&(u32, usize)| {
+            movable.contains(process) && !self.shares_frontend(*process)
+        };
+        let movable = busy.iter().filter(is_movable);
         let nearest = movable.min_by_key(|(_, calls)| (2 * calls).abs_diff(sum));
-        let (process, _) = nearest.filter(|_| busy.len() > 1)?;
-        Some(*process)
+        let (process, calls) = nearest.filter(|_| busy.len() > 1)?;
+        Some((*process, *calls as f64 / sum as f64))
     }
 
     /// Has applications go on in another runtime, unless policies are just changing.
@@ -163,8 +184,9 @@ mod tests {
         load.note(false, &clock);
         pass(50_000_000);
         assert_eq!(load.due(clock.now_ns()), None, "not yet");
-        load.note(true, &clock);
+        load.begin_round(clock.now_ns());
         pass(20_000_000);
+        load.note(true, &clock);
         assert_eq!(load.due(clock.now_ns()), Some(500));
         pass(100_000_000);
         assert_eq!(load.due(clock.now_ns()), Some(1000), "without a change");

@@ -52,18 +52,21 @@ impl Runtime {
         moved
     }
 
-    /// Takes out an application. None: it has nothing here, or shares the link of those that have none of their own.
+    /// Whether an application has connected by the link of those that have none of their own: so it cannot move.
+    pub(super) fn shares_frontend(&self, process: u32) -> bool {
+        let ids = self.routes.of_application(Application::Process(process));
+        let from = |id: RouteId| self.routes.get(id).map(Route::from);
+        ids.into_iter()
+            .any(|id| from(id).is_some_and(|link| Some(link) == self.frontend))
+    }
+
+    /// Takes out an application. None: it has nothing here, or cannot move.
     fn take_application(&mut self, process: u32) -> Option<Handover> {
-        let application = Application::Process(process);
-        let ids = self.routes.of_application(application);
-        let from = |id: &RouteId| self.routes.get(*id).map(Route::from);
-        if ids
-            .iter()
-            .filter_map(from)
-            .any(|link| Some(link) == self.frontend)
-        {
+        if self.shares_frontend(process) {
             return None;
         }
+        let application = Application::Process(process);
+        let ids = self.routes.of_application(application);
         let adapters = self.adapters.remove(&application).unwrap_or_default();
         let mut links = self.links.of_process(process);
         links.extend(adapters.iter().map(|(_, link)| *link));
@@ -141,6 +144,8 @@ impl Runtime {
             self.adopt_calls(on, calls, &link_of, &route_of);
         }
         self.adopt_held(held, &route_of);
+        // Policies may have changed on the way.
+        self.let_go(&[]);
         let leaving = leaving.into_iter();
         let leaving = leaving.filter_map(|leaving| leaving.moved(&link_of, &route_of));
         self.leaving.extend(leaving);
@@ -162,6 +167,9 @@ impl Runtime {
         );
         for (_, call) in calls {
             self.end_of_policies(&call.passed, call.method, Code::Unavailable);
+        }
+        if entry.door.is_some() {
+            self.shared.placement.end(Some(process));
         }
         entry.link.end();
     }
@@ -185,9 +193,11 @@ impl Runtime {
         };
         let is_withdrawn = publication.is_withdrawn();
         self.publications.insert(from, publication);
-        let route = self.routes.of_link(from).pop();
-        if let Some(route) = route.filter(|_| is_withdrawn) {
-            self.begin_leaving(route);
+        match self.routes.of_link(from).pop() {
+            Some(route) if is_withdrawn => self.begin_leaving(route),
+            Some(_) => {}
+            // The way to the application was lost.
+            None => self.end_publication(from),
         }
     }
 
@@ -226,24 +236,19 @@ impl Runtime {
         link_of: &HashMap<LinkId, LinkId>,
         route_of: &HashMap<RouteId, RouteId>,
     ) {
-        let mut own = Vec::new();
-        for (place, call) in calls {
-            match (link_of.get(&call.from), route_of.get(&call.route)) {
-                (Some(from), Some(route)) => {
-                    let (from, route) = (*from, *route);
-                    own.push((
-                        place,
-                        Forwarded {
-                            from,
-                            route,
-                            ..call
-                        },
-                    ));
-                }
-                // Its caller was lost, or has gone.
-                _ => self.end_of_policies(&call.passed, call.method, Code::Cancelled),
-            }
-        }
-        self.calls.put_table(on, own.into_iter().collect());
+        let own = calls.into_iter().map(|(place, call)| {
+            // What has no caller any more stays in its place until it is over: its number is outstanding.
+            let from = link_of.get(&call.from).copied().unwrap_or(LinkId::MAX);
+            let route = route_of.get(&call.route).copied().unwrap_or(RouteId::MAX);
+            (
+                place,
+                Forwarded {
+                    from,
+                    route,
+                    ..call
+                },
+            )
+        });
+        self.calls.put_table(on, own.collect());
     }
 }

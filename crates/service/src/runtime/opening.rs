@@ -19,18 +19,19 @@ const MAX_ADAPTERS: usize = 16;
 impl Runtime {
     /// An application has a link of its own.
     pub(super) fn admit_application(&mut self, process: u32, link: Box<dyn Link>, door: Door) {
-        let placed = self.shared.placement.begin(Some(process), self.own);
-        if placed != self.own
+        let placed = self.shared.placement.placed(process);
+        if let Some(placed) = placed.filter(|placed| *placed != self.own)
             && let Some(runtime) = self.shared.runtimes().get(placed)
         {
             // It has moved meanwhile.
-            self.shared.placement.end(Some(process));
-            return runtime.send(Command::Admit {
+            runtime.send(Command::Admit {
                 process,
                 link,
                 door,
             });
+            return;
         }
+        self.shared.placement.begin(Some(process), self.own);
         if let Err(error) = self.links.admit(link, Some((process, door))) {
             // Who has connected sees it.
             self.shared.placement.end(Some(process));
@@ -42,12 +43,11 @@ impl Runtime {
     pub(super) fn remove_deserted(&mut self) -> bool {
         let deserted = self.links.take_deserted();
         let any = !deserted.is_empty();
-        for (link, process) in deserted {
+        for link in deserted {
             for route in self.routes.of_link(link) {
                 self.remove_route(route);
             }
             self.remove_link(link);
-            self.shared.placement.end(Some(process));
         }
         any
     }

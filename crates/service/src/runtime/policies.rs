@@ -57,8 +57,9 @@ pub(crate) struct Counts {
 impl Counts {
     /// With those of another runtime.
     pub(crate) fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.delayed += other.delayed;
+        // What is taken back in one may have been counted in the other.
+        self.passed = self.passed.wrapping_add(other.passed);
+        self.delayed = self.delayed.wrapping_add(other.delayed);
         self.refused += other.refused;
         self.held += other.held;
     }
@@ -78,6 +79,10 @@ enum Passage {
         by: PolicyId,
         until_ns: u64,
     },
+    /// One is changing: it is asked in a moment.
+    Again {
+        by: PolicyId,
+    },
     /// The schema by which one reads it is not there yet.
     Unread,
     /// Its server shuts down.
@@ -96,13 +101,16 @@ struct Attached {
     /// Whether it hears of the ends of calls.
     hears_ends: bool,
     retries: Retries,
+    /// That of the engine for these settings.
+    version: u64,
+    scope_id: u32,
     counts: Counts,
 }
 
 impl Attached {
     /// Another engine may have taken the place of its own.
     fn look_at_engine(&mut self) {
-        let engine = self.engine.lock();
+        let engine = &self.engine.lock().engine;
         self.reads = engine.reads_messages();
         self.hears_ends = engine.hears_ends();
         self.retries = engine.retries();
@@ -119,15 +127,16 @@ impl Attached {
         paths.into_iter().find(|path| method_id(path) == method.0)
     }
 
-    /// What its engine says of a request, whose next step it is. With a schema, it looks into it.
+    /// What its engine says of a request, whose next step it is. With a schema, it looks into it. None: the engine is
+    /// one for other settings, of which this runtime hears in a moment.
     fn ask(
         &mut self,
         now_ns: u64,
         arrived: &mut Arrived,
         by: Option<(&PolicyMethod, &mut Scratch)>,
-    ) -> Verdict {
+    ) -> Option<Verdict> {
         let Some(step) = arrived.passed.next() else {
-            return Verdict::Pass;
+            return Some(Verdict::Pass);
         };
         let held = self.engine.held();
         let (method, call) = (arrived.request.method, arrived.passed.call);
@@ -135,7 +144,7 @@ impl Attached {
         let message = by.map(|(schema, scratch)| reading::open(schema, options, body, scratch));
         let message = match message.transpose() {
             Ok(message) => message,
-            Err(status) => return Verdict::Refuse(status),
+            Err(status) => return Some(Verdict::Refuse(status)),
         };
         let mut request = PolicyRequest {
             now_ns,
@@ -146,7 +155,8 @@ impl Attached {
             body,
             message,
         };
-        self.engine.lock().on_request(&mut request, held)
+        let mut engine = self.engine.lock();
+        (engine.version == self.version).then(|| engine.engine.on_request(&mut request, held))
     }
 
     fn applies_to(&self, method: MethodId) -> bool {
@@ -235,6 +245,7 @@ impl Policies {
                 continue;
             };
             attached.look_at_engine();
+            (attached.version, attached.scope_id) = (policy.version, policy.scope_id);
             if attached.spec != policy.spec {
                 changed.push(of);
                 attached.methods = methods_of(&policy.spec);
@@ -249,7 +260,13 @@ impl Policies {
     }
 
     fn insert(&mut self, policy: AttachedPolicy) {
-        let AttachedPolicy { id, spec, engine } = policy;
+        let AttachedPolicy {
+            id,
+            spec,
+            engine,
+            version,
+            scope_id,
+        } = policy;
         let place = id.place as usize;
         if place >= self.table.len() {
             self.table.resize_with(place + 1, || None);
@@ -262,6 +279,8 @@ impl Policies {
             reads: false,
             hears_ends: false,
             retries: Retries::None,
+            version,
+            scope_id,
             counts: Counts::default(),
         };
         attached.look_at_engine();
@@ -335,6 +354,7 @@ impl Runtime {
         match self.ask_all(id, &mut arrived) {
             Passage::On => self.forward(id, arrived),
             Passage::Held { by, until_ns } => self.hold(id, by, until_ns, arrived),
+            Passage::Again { by } => self.put_off(id, by, arrived),
             Passage::Unread => self.wait_for_schema(id, arrived),
             Passage::Leaves => {
                 if let Some(from) = self.routes.get(id).map(|route| route.from()) {
@@ -362,6 +382,9 @@ impl Runtime {
                     Err(passage) => return passage,
                 },
             };
+            let Some(verdict) = verdict else {
+                return Passage::Again { by: of };
+            };
             let Some(attached) = self.policies.get_mut(of) else {
                 continue;
             };
@@ -369,9 +392,10 @@ impl Runtime {
                 Verdict::Pass => {
                     attached.counts.passed += 1;
                     let retries = attached.retries != Retries::None;
+                    let scope_id = attached.scope_id;
                     arrived.passed.advance();
                     if retries {
-                        arrived.begin_attempts(of, now_ns);
+                        arrived.begin_attempts(of, scope_id, now_ns);
                     }
                     continue;
                 }
@@ -401,7 +425,7 @@ impl Runtime {
         of: PolicyId,
         id: RouteId,
         arrived: &mut Arrived,
-    ) -> Result<Verdict, Passage> {
+    ) -> Result<Option<Verdict>, Passage> {
         let method = arrived.request.method;
         let now_ns = self.policies.now_ns;
         let readable = match self.readable(id, method, now_ns) {
@@ -416,12 +440,12 @@ impl Runtime {
             Readable::By(schema) => schema,
             Readable::Later | Readable::Unasked => return Err(Passage::Unread),
             Readable::Leaves => return Err(Passage::Leaves),
-            Readable::Never(status) => return Ok(Verdict::Refuse(status)),
+            Readable::Never(status) => return Ok(Some(Verdict::Refuse(status))),
         };
         let mut scratch = std::mem::take(&mut self.policies.scratch);
         let verdict = match self.policies.get_mut(of) {
             Some(attached) => attached.ask(now_ns, arrived, Some((&schema, &mut scratch))),
-            None => Verdict::Pass,
+            None => Some(Verdict::Pass),
         };
         scratch.trim();
         self.policies.scratch = scratch;
@@ -438,6 +462,11 @@ impl Runtime {
         }
         // The policy for which a request waits may be gone.
         self.look_at_waiting();
+        self.let_go(&changed);
+    }
+
+    /// Has requests go on that policies do not hold any more: they are gone, or these, which have changed.
+    pub(super) fn let_go(&mut self, changed: &[PolicyId]) {
         let is_let_go = |policies: &Policies, held: &Held| match held.failed {
             Some(_) => !policies.may_run_again(&held.arrived),
             None => !policies.order.contains(&held.by) || changed.contains(&held.by),
@@ -447,11 +476,12 @@ impl Runtime {
                 self.end_attempts(held, status);
                 continue;
             }
-            if changed.contains(&held.by) {
+            if changed.contains(&held.by) && held.is_asked {
                 held.arrived.passed.step_back();
                 if let Some(attached) = self.policies.get_mut(held.by) {
-                    attached.counts.passed -= 1;
-                    attached.counts.delayed -= 1;
+                    // They may have been counted in another runtime.
+                    attached.counts.passed = attached.counts.passed.wrapping_sub(1);
+                    attached.counts.delayed = attached.counts.delayed.wrapping_sub(1);
                 }
             }
             self.resume(held);

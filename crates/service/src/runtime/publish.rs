@@ -35,18 +35,6 @@ impl Runtime {
         if !publication.is_wanted() {
             return;
         }
-        let placed = self
-            .shared
-            .runtime_of(publication.process, publication.user);
-        if placed != self.own
-            && let Some(runtime) = self.shared.runtimes().get(placed)
-        {
-            return runtime.send(Command::Publish {
-                address,
-                application,
-                publication,
-            });
-        }
         let has_host_name = |kind: DeviceKind| kind.has_host_name(&address);
         if DeviceKind::of(&address).is_ok_and(has_host_name) {
             let of = Application::Process(publication.process);
@@ -63,6 +51,20 @@ impl Runtime {
         application: String,
         publication: Arc<Publication>,
     ) {
+        let placed = self
+            .shared
+            .runtime_of(publication.process, publication.user);
+        if placed != self.own
+            && let Some(runtime) = self.shared.runtimes().get(placed)
+            && let Some(address) = addresses.first().cloned()
+        {
+            runtime.send(Command::Publish {
+                address,
+                application,
+                publication,
+            });
+            return;
+        }
         let mut begun = Err(Status::failed_precondition("the host name has no address"));
         for address in addresses {
             let again = Command::Publish {

@@ -23,6 +23,8 @@ pub(in crate::runtime) struct Held {
     pub(in crate::runtime) since_ns: u64,
     pub(in crate::runtime) route: RouteId,
     pub(in crate::runtime) arrived: Arrived,
+    /// Whether the policy has decided about it: else it is asked when the request goes on.
+    pub(in crate::runtime) is_asked: bool,
     /// How its last attempt has ended, if it waits for the next one.
     pub(in crate::runtime) failed: Option<Status>,
 }
@@ -109,9 +111,24 @@ impl Runtime {
             since_ns: self.policies.now_ns,
             route,
             arrived,
+            is_asked: true,
             failed: None,
         };
         self.policies.hold(until_ns, held);
+    }
+
+    /// A policy is asked about a request in the next round.
+    pub(super) fn put_off(&mut self, route: RouteId, by: PolicyId, arrived: Arrived) {
+        let now_ns = self.policies.now_ns;
+        let held = Held {
+            by,
+            since_ns: now_ns,
+            route,
+            arrived,
+            is_asked: false,
+            failed: None,
+        };
+        self.policies.hold(now_ns + 1, held);
     }
 
     /// Has the requests go on whose time has come, and ends those whose callers have given up. Returns whether there
@@ -156,11 +173,12 @@ impl Runtime {
         let over = match arrived.reply.cancellation().status() {
             // Its caller no longer waits.
             Some(why) => why,
-            None if is_late => failed.unwrap_or_else(|| {
+            None if is_late => arrived.passed.end_with(failed.unwrap_or_else(|| {
                 Status::deadline_exceeded(
-                    "the deadline came while a policy of the service held the call; it did not run",
+                    "the deadline came while a policy of the service held the call",
                 )
-            }),
+                .with_not_run()
+            })),
             None => return self.pass(route, arrived),
         };
         if let Some(from) = self.routes.get(route).map(|route| route.from()) {

@@ -44,7 +44,7 @@ impl Policies {
                 response_bytes: passed.response_bytes,
             };
             let span = {
-                let mut engine = attached.engine.lock();
+                let engine = &mut attached.engine.lock().engine;
                 if attached.applies_to(method) {
                     engine.on_end(&end);
                 }

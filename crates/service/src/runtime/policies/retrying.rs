@@ -26,7 +26,12 @@ impl Policies {
         let attached = self.get(attempts.by);
         attached.is_some_and(|attached| {
             let retries = match attempts.may_have_run {
-                true => attached.retries == Retries::All,
+                // In this very scope, which names methods: another one may leave the call out.
+                true => {
+                    attached.retries == Retries::All
+                        && attached.scope_id == attempts.scope_id
+                        && !attached.methods.is_empty()
+                }
                 false => attached.retries != Retries::None,
             };
             retries && attached.applies_to(method)
@@ -56,10 +61,14 @@ impl Policies {
             status,
         };
         let attached = self.get_mut(attempts.by)?;
-        let next = attached
-            .engine
-            .lock()
-            .on_failure(&failure, &mut attempts.retry);
+        let next = {
+            let mut engine = attached.engine.lock();
+            if engine.version != attached.version && attempts.may_have_run {
+                // Other settings may not allow it.
+                return None;
+            }
+            engine.engine.on_failure(&failure, &mut attempts.retry)
+        };
         match next {
             NextAttempt::None => None,
             NextAttempt::OverBudget => {
@@ -95,6 +104,7 @@ impl Policies {
             since_ns: self.now_ns,
             route,
             arrived,
+            is_asked: true,
             failed: Some(failed),
         };
         self.hold(at_ns, held);
@@ -186,6 +196,7 @@ impl Runtime {
     /// The policy no longer allows the next attempt for which a call waits: it is over, as its last one has ended.
     pub(super) fn end_attempts(&mut self, held: Held, failed: Status) {
         if let Some(from) = self.routes.get(held.route).map(|route| route.from()) {
+            let failed = held.arrived.passed.end_with(failed);
             self.refuse(from, held.arrived, failed);
         }
     }
