@@ -182,7 +182,7 @@ impl Service {
     /// # Errors
     /// Why it has ended.
     pub fn wait(mut self) -> Result<(), ServiceError> {
-        self.shared.stop();
+        // One that ends, for whatever reason, stops the others.
         let results = self.runtimes.drain(..).map(JoinHandle::join);
         let results: Vec<_> = results.collect();
         for result in results {
