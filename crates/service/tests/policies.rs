@@ -265,6 +265,37 @@ fn changes_under_load_fail_no_call() {
     assert!(calls.load(Ordering::Relaxed) >= 800);
 }
 
+/// A policy changes as a whole: the engine for one scope is not asked about calls of the other.
+#[test]
+fn calls_never_meet_the_settings_that_are_for_others() {
+    let mesh = Mesh::start();
+    let operator = Operator::of(&mesh);
+    let server = echo_at("udp://127.0.0.1:0");
+    let client = EchoClient::new(mesh.channel(server.address()));
+    let policy = |method: &str, fail: u8| {
+        format!(
+            r#"{{"name":"only","kind":"fault","for":{{"methods":["bench.Echo/{method}"]}},
+                "settings":{{"fail":{fail}}}}}"#
+        )
+    };
+    operator.attach(&policy("Call", 0));
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    echo(&client).expect("the fault is for others");
+                }
+            });
+        }
+        for _ in 0..200 {
+            operator.configure(&policy("Sink", 1));
+            operator.configure(&policy("Call", 0));
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+}
+
 #[test]
 fn a_breaker_hears_how_the_policies_behind_it_refuse() {
     let mesh = Mesh::start();
