@@ -62,6 +62,14 @@ impl Service {
         serde_json::from_str(&self.done(&["list", "--json"])).unwrap()
     }
 
+    /// A server that the service listens for.
+    fn serve_kv(&self) -> Serve {
+        let serve = ["serve", "kv", "--records", "0"];
+        let mut command = starling(&[&serve[..], &["--address", "udp://127.0.0.1:0"]].concat());
+        let command = command.env("STARLING_SERVICE", &self.name);
+        Serve::of(command.stdout(Stdio::piped()).spawn().unwrap(), 1)
+    }
+
     /// Makes a call through the service. Returns its exit status and its error text.
     fn call(&self, server: &Serve) -> (i32, String) {
         let scan = [
@@ -388,19 +396,7 @@ fn an_application_is_moved_from_one_runtime_to_another() {
     let file = path.to_str().unwrap();
     std::fs::write(&path, "runtimes: 2\ncores: [0]\n").unwrap();
     let service = Service::start("runtimes", &["--config", file]);
-    let managed = starling(&[
-        "serve",
-        "kv",
-        "--records",
-        "0",
-        "--address",
-        "udp://127.0.0.1:0",
-    ])
-    .env("STARLING_SERVICE", &service.name)
-    .stdout(Stdio::piped())
-    .spawn()
-    .unwrap();
-    let server = Serve::of(managed, 1);
+    let server = service.serve_kv();
     let runtime = || service.list()["datapaths"][0]["runtime"].clone();
     assert_eq!(runtime(), 0);
     let process = server.id().to_string();
@@ -409,7 +405,10 @@ fn an_application_is_moved_from_one_runtime_to_another() {
     while runtime() != 1 {}
     assert_eq!(service.call(&server).0, 0);
     let again = service.done(&["move", &process, "--to", "1"]);
-    assert_eq!(again, "it is in runtime 1 already\n");
+    assert_eq!(
+        again,
+        "nothing moves: its datapaths are in runtime 1, or it has none\n"
+    );
     let listing = service.done(&["list"]);
     assert!(listing.contains("POLICIES  RUNTIME\n"), "{listing}");
     let top = service.done(&["top", "--once", "--interval", "50ms"]);
@@ -437,19 +436,7 @@ fn a_file_sets_quotas_and_a_listing_shows_them() {
     let file = path.to_str().unwrap();
     std::fs::write(&path, "quotas: {memory: 1KiB, user: {datapaths: 7}}").unwrap();
     let service = Service::start("quotas", &["--config", file]);
-    let managed = starling(&[
-        "serve",
-        "kv",
-        "--records",
-        "0",
-        "--address",
-        "udp://127.0.0.1:0",
-    ])
-    .env("STARLING_SERVICE", &service.name)
-    .stdout(Stdio::piped())
-    .spawn()
-    .unwrap();
-    let server = Serve::of(managed, 1);
+    let server = service.serve_kv();
     let list = service.list();
     let of_application = json!({
         "of": "application", "side": "server", "program": "starling", "refused": 0,

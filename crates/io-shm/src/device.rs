@@ -1,8 +1,8 @@
 //! The device: opening it, sleeping, and the [`PacketIo`] over its halves and connections.
 
+mod accept_queue;
 mod admission;
 mod connections;
-mod door;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,11 +15,11 @@ use starling_io::{
     PeerId, ReactorWait, Wake,
 };
 
+pub use self::accept_queue::{AcceptQueue, AcceptQueues};
+use self::accept_queue::{Assign, OwnQueue};
 pub use self::admission::PeersBudget;
 use self::admission::{AdmissionCounts, Places};
 use self::connections::{Connection, ConnectionState, PeerHeap};
-use self::door::{Assign, Inside};
-pub use self::door::{Door, Doors};
 use crate::address::{ShmAddress, socket_name};
 use crate::closer::{Closer, PeerSocket};
 use crate::config::ShmConfig;
@@ -82,7 +82,7 @@ pub struct ShmIo {
     /// Says which device gets a connection that comes to the name.
     assign: Option<Box<Assign>>,
     /// The way by which connections come from the device that listens.
-    door: Option<Inside>,
+    queue: Option<OwnQueue>,
     closer: Closer,
     poller: Poller,
     waker: Arc<EventfdWaker>,
@@ -183,7 +183,7 @@ impl ShmIo {
             connections: Vec::new(),
             handshakes,
             assign: None,
-            door: None,
+            queue: None,
             closer,
             poller,
             waker: Arc::new(waker),

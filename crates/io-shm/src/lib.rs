@@ -53,6 +53,6 @@ mod users;
 
 pub use address::check_address;
 pub use config::ShmConfig;
-pub use device::{Door, Doors, PeersBudget, ShmIo};
+pub use device::{AcceptQueue, AcceptQueues, PeersBudget, ShmIo};
 pub use rx::ShmRx;
 pub use tx::ShmTx;

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | [`runtime`] | a thread that drives links and hands calls on |
 //! | [`link`] | one endpoint of the service |
-//! | [`reception`], [`placement`] | where applications connect, and which runtime each is in |
+//! | [`acceptor`], [`placement`] | where applications connect, and which runtime each is in |
 //! | [`shared`], [`attached`], [`directory`] | what runtimes share: policies, and who is called where, among others |
 //! | [`forwarded`] | what of a call is handed on |
 //! | [`datapath`] | the policies that a call passes |
@@ -29,6 +29,7 @@
 
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod acceptor;
 mod account;
 mod attached;
 mod attempts;
@@ -44,7 +45,6 @@ mod operator;
 mod placement;
 mod publication;
 mod quota;
-mod reception;
 mod runtime;
 mod schemas;
 mod secrets;

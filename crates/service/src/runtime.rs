@@ -247,8 +247,8 @@ impl Runtime {
                 Command::Admit {
                     process,
                     link,
-                    door,
-                } => self.admit_application(process, link, door),
+                    queue,
+                } => self.admit_application(process, link, queue),
                 Command::Move { process, to, reply } => {
                     let can_move = to == self.own || !self.shares_frontend(process);
                     let _ = reply.send(can_move.then(|| self.move_application(process, to)));

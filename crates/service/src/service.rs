@@ -15,11 +15,11 @@ use starling_io_shm::{ShmConfig, ShmIo};
 use starling_plugin_host::Plugins;
 use starling_policy::{Identities, PolicySpec};
 
+use crate::acceptor::Acceptor;
 use crate::error::ServiceError;
 use crate::link::{EndpointLink, Link};
 use crate::operator::{Operations, PolicyBuilder};
 use crate::quota::Quotas;
-use crate::reception::Reception;
 use crate::runtime::{Configured, Runtime};
 use crate::schemas::Schemas;
 use crate::shared::Shared;
@@ -243,14 +243,14 @@ fn open_runtimes(
     let mut device = ShmIo::bind(&format!("shm://{}", config.name), device)?;
     // Within one runtime they share its link.
     if config.runtimes > 1 {
-        let mut reception = Reception {
-            doors: device.doors(),
+        let mut acceptor = Acceptor {
+            queues: device.accept_queues(),
             clock: clock.clone(),
             config: config.endpoint.clone(),
             shared: Arc::clone(shared),
             links: HashMap::new(),
         };
-        device.assign_by(move |process| reception.door_of(process));
+        device.assign_by(move |process| acceptor.queue_of(process));
     }
     let link = EndpointLink::new(device, clock.clone(), &config.endpoint)?;
     let mut frontend: Option<Box<dyn Link>> = Some(Box::new(link));

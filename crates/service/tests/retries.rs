@@ -12,12 +12,14 @@ use common::{payload, wait_until};
 use mesh::{LONG, Mesh};
 use starling::managed::{ListRequest, OperatorClient, PolicyChange};
 use starling::{
-    CallOptions, Channel, Code, Metadata, PREVIOUS_ATTEMPTS_KEY, PUSHBACK_KEY, Request, Server,
-    ServerBuilder, ServerHandle, Status,
+    CallOptions, Channel, ChannelCall, Code, Metadata, PREVIOUS_ATTEMPTS_KEY, PUSHBACK_KEY,
+    Request, Server, ServerBuilder, ServerHandle, Status,
 };
 use starling_sample_services::api::bench::{EchoClient, Wanted};
 use starling_service::{Quota, Quotas, ServiceConfig};
-use starling_test_protos::hello::{Hello, HelloClient, HelloReplyMut, HelloRequest, HelloServer};
+use starling_test_protos::hello::{
+    Hello, HelloClient, HelloReply, HelloReplyMut, HelloRequest, HelloServer,
+};
 use starling_test_protos::test::TestClient;
 
 struct Operator(OperatorClient<Channel>);
@@ -356,10 +358,17 @@ fn a_policy_that_changes_takes_back_what_it_has_allowed() {
     }
 }
 
-/// Nor is a call made elsewhere that may have run, when its policy no longer allows it and the server goes.
-#[test]
-fn what_was_taken_back_does_not_go_elsewhere() {
-    for is_allowed in [false, true] {
+/// A call whose second attempt a policy behind `retry` holds, and whose first one has run.
+struct HeldAttempt {
+    operator: Operator,
+    flaky: Arc<Flaky>,
+    server: ServerHandle,
+    call: ChannelCall<HelloReply>,
+    _mesh: Mesh,
+}
+
+impl HeldAttempt {
+    fn new() -> Self {
         let mesh = Mesh::start();
         let operator = Operator::of(&mesh);
         let flaky = Arc::new(Flaky::default());
@@ -376,15 +385,30 @@ fn what_was_taken_back_does_not_go_elsewhere() {
         flaky.fail(1);
         let call = client.greet(&ada);
         wait_until(|| operator.counts()[1][3] == 1);
-        if !is_allowed {
-            operator.configure(&retry(false, PLENTY));
+        Self {
+            operator,
+            flaky,
+            server,
+            call,
+            _mesh: mesh,
         }
-        drop(server);
-        let status = call.wait().expect_err("nobody is there");
+    }
+}
+
+/// Nor is a call made elsewhere that may have run, when its policy no longer allows it and the server goes.
+#[test]
+fn what_was_taken_back_does_not_go_elsewhere() {
+    for is_allowed in [false, true] {
+        let held = HeldAttempt::new();
+        if !is_allowed {
+            held.operator.configure(&retry(false, PLENTY));
+        }
+        drop(held.server);
+        let status = held.call.wait().expect_err("nobody is there");
         assert_eq!(status.code(), Code::Unavailable);
         assert_eq!(status.may_have_run(), !is_allowed, "{status}");
-        assert_eq!(operator.in_use(), (0, 0));
-        assert_eq!(flaky.take_runs().len(), 2);
+        assert_eq!(held.operator.in_use(), (0, 0));
+        assert_eq!(held.flaky.take_runs().len(), 2);
     }
 }
 
@@ -393,34 +417,19 @@ fn what_was_taken_back_does_not_go_elsewhere() {
 fn what_was_taken_back_does_not_run_when_another_policy_lets_go_of_it() {
     let narrower = retry(true, PLENTY).replace(r#""methods""#, r#""process":1,"methods""#);
     for takes_back in ["detach", &retry(false, PLENTY), &narrower] {
-        let mesh = Mesh::start();
-        let operator = Operator::of(&mesh);
-        let flaky = Arc::new(Flaky::default());
-        let server = flaky.serve(ServerBuilder::direct);
-        let client = HelloClient::new(mesh.channel(server.address()));
-        let ada = HelloRequest::new().with_name("Ada");
-        client.greet(&ada).wait().expect("it is reached");
-        operator.attach(&retry(true, PLENTY));
-        // It lets the first attempt pass, and holds the second.
-        let settings = r#"{"delay":0.5,"by":"24m","seed":1}"#;
-        operator.attach(&format!(
-            r#"{{"name":"late","kind":"fault","settings":{settings}}}"#
-        ));
-        flaky.fail(1);
-        let call = client.greet(&ada);
-        wait_until(|| operator.counts()[1][3] == 1);
+        let held = HeldAttempt::new();
         match takes_back {
-            "detach" => operator.detach("retry"),
-            other => operator.configure(other),
+            "detach" => held.operator.detach("retry"),
+            other => held.operator.configure(other),
         }
-        operator.detach("late");
-        let status = call.wait().expect_err("it may not run again");
+        held.operator.detach("late");
+        let status = held.call.wait().expect_err("it may not run again");
         assert_eq!(status.code(), Code::Unavailable);
         assert!(status.may_have_run(), "{takes_back}: {status}");
         let text = status.message();
         assert!(text.ends_with("an earlier attempt may have run"), "{text}");
-        assert_eq!(operator.in_use(), (0, 0));
-        assert_eq!(flaky.take_runs().len(), 2, "{takes_back}");
+        assert_eq!(held.operator.in_use(), (0, 0));
+        assert_eq!(held.flaky.take_runs().len(), 2, "{takes_back}");
     }
 }
 

@@ -207,7 +207,7 @@ fn datapath(of: DatapathView<'_>) -> Vec<String> {
 /// What an application's move has done.
 pub(super) fn moved(datapaths: u32, runtime: u32) -> String {
     match datapaths {
-        0 => format!("it is in runtime {runtime} already\n"),
+        0 => format!("nothing moves: its datapaths are in runtime {runtime}, or it has none\n"),
         1 => format!("moved one datapath to runtime {runtime}\n"),
         _ => format!("moved {datapaths} datapaths to runtime {runtime}\n"),
     }

@@ -12,8 +12,8 @@ use rustix::process::{Resource, getrlimit};
 use starling_io::PeerId;
 
 use super::ShmIo;
+use super::accept_queue::OwnQueue;
 use super::connections::{Connection, ConnectionState, PeerHeap};
-use super::door::Inside;
 use crate::config::ShmConfig;
 use crate::handshake::{Abilities, Answer};
 use crate::map::Side;
@@ -125,8 +125,8 @@ impl ShmIo {
 
     /// A peer that had connected is gone, or was not taken.
     fn forget_peer(&self, origin: Option<Origin>, heap: PeerHeap) {
-        if let Some(door) = &self.door {
-            door.forget(origin, heap != PeerHeap::None);
+        if let Some(queue) = &self.queue {
+            queue.forget(origin, heap != PeerHeap::None);
         }
     }
 
@@ -206,7 +206,7 @@ impl ShmIo {
             of_origin += usize::from(origin.is_some() && connection.origin == origin);
         }
         let has_room = all < self.places.heaps && of_origin < self.places.heaps_of_one();
-        if has_room && self.door.as_ref().is_none_or(Inside::take_heap) {
+        if has_room && self.queue.as_ref().is_none_or(OwnQueue::take_heap) {
             PeerHeap::Awaited
         } else {
             PeerHeap::None

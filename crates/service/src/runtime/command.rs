@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use starling_io_shm::Door;
+use starling_io_shm::AcceptQueue;
 
 use super::Application;
 use super::moving::Handover;
@@ -38,7 +38,7 @@ pub(crate) enum Command {
     Admit {
         process: u32,
         link: Box<dyn Link>,
-        door: Door,
+        queue: AcceptQueue,
     },
     /// An application goes on in another runtime. Answered with the number of its datapaths that do. None: it cannot.
     Move {

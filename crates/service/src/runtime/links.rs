@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use slab::Slab;
 use starling_io::{Clock, MonotonicClock, ReactorWait};
-use starling_io_shm::Door;
+use starling_io_shm::AcceptQueue;
 
 use super::poller::Poller;
 use crate::error::ServiceError;
@@ -37,7 +37,7 @@ enum Wait {
 pub(super) struct LinkEntry {
     pub(super) link: Box<dyn Link>,
     /// The process whose link it is, and the way by which its connections come.
-    pub(super) door: Option<(u32, Door)>,
+    pub(super) queue: Option<(u32, AcceptQueue)>,
     /// Watched while it is parked. None: it cannot be.
     descriptor: Option<OwnedFd>,
     wait: Wait,
@@ -86,7 +86,7 @@ impl Links {
 
     /// The links by which a process connects.
     pub(super) fn of_process(&self, process: u32) -> Vec<LinkId> {
-        let is_of = |entry: &LinkEntry| entry.door.as_ref().is_some_and(|(of, _)| *of == process);
+        let is_of = |entry: &LinkEntry| entry.queue.as_ref().is_some_and(|(of, _)| *of == process);
         let own = self.entries.iter().filter(|(_, entry)| is_of(entry));
         own.map(|(id, _)| id).collect()
     }
@@ -99,7 +99,7 @@ impl Links {
     pub(super) fn admit(
         &mut self,
         mut link: Box<dyn Link>,
-        door: Option<(u32, Door)>,
+        queue: Option<(u32, AcceptQueue)>,
     ) -> Result<LinkId, ServiceError> {
         let descriptor = link.descriptor();
         let place = self.entries.vacant_entry();
@@ -109,7 +109,7 @@ impl Links {
         let id = place.key();
         place.insert(LinkEntry {
             link,
-            door,
+            queue,
             descriptor,
             wait: Wait::None,
             due_ns: None,
@@ -148,7 +148,7 @@ impl Links {
         self.wake(id);
         let mut entry = self.entries.try_remove(id)?;
         entry.link.end();
-        entry.door.map(|(process, _)| process)
+        entry.queue.map(|(process, _)| process)
     }
 
     /// Ends all links.
@@ -196,8 +196,8 @@ impl Links {
             if entry.wait != Wait::None {
                 continue;
             }
-            if let Some((_, door)) = &entry.door
-                && door.close_if_deserted()
+            if let Some((_, queue)) = &entry.queue
+                && queue.close_if_deserted()
             {
                 self.deserted.push(id);
             }

@@ -168,7 +168,7 @@ impl Runtime {
         for (_, call) in calls {
             self.end_of_policies(&call.passed, call.method, Code::Unavailable);
         }
-        if entry.door.is_some() {
+        if entry.queue.is_some() {
             self.shared.placement.end(Some(process));
         }
         entry.link.end();

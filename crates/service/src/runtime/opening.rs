@@ -2,7 +2,7 @@
 
 use starling_endpoint::Status;
 use starling_io::PeerId;
-use starling_io_shm::Door;
+use starling_io_shm::AcceptQueue;
 use starling_policy::Side;
 
 use super::identity::Identity;
@@ -18,7 +18,12 @@ const MAX_ADAPTERS: usize = 16;
 
 impl Runtime {
     /// An application has a link of its own.
-    pub(super) fn admit_application(&mut self, process: u32, link: Box<dyn Link>, door: Door) {
+    pub(super) fn admit_application(
+        &mut self,
+        process: u32,
+        link: Box<dyn Link>,
+        queue: AcceptQueue,
+    ) {
         let placed = self.shared.placement.placed(process);
         if let Some(placed) = placed.filter(|placed| *placed != self.own)
             && let Some(runtime) = self.shared.runtimes().get(placed)
@@ -27,12 +32,12 @@ impl Runtime {
             runtime.send(Command::Admit {
                 process,
                 link,
-                door,
+                queue,
             });
             return;
         }
         self.shared.placement.begin(Some(process), self.own);
-        if let Err(error) = self.links.admit(link, Some((process, door))) {
+        if let Err(error) = self.links.admit(link, Some((process, queue))) {
             // Who has connected sees it.
             self.shared.placement.end(Some(process));
             tracing::error!(%error, process, "an application cannot be served");

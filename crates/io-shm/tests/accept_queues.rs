@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use common::{Device, name};
 use starling_io::{IoEvent, PacketIo, PeerGone, PeerId, PeerRefusal};
-use starling_io_shm::{Door, ShmConfig, ShmIo};
+use starling_io_shm::{AcceptQueue, ShmConfig, ShmIo};
 
 /// Where the next connection goes.
-type Chosen = Arc<Mutex<Option<Door>>>;
+type Chosen = Arc<Mutex<Option<AcceptQueue>>>;
 
-/// A device that listens, one behind a door, and the choice between them.
+/// A device that listens, one with an accept queue, and the choice between them.
 struct Scene {
     address: String,
     listening: Device,
     behind: Device,
-    door: Door,
+    queue: AcceptQueue,
     chosen: Chosen,
 }
 
@@ -29,22 +29,22 @@ fn scene(test: &str, config: &ShmConfig) -> Scene {
     listening.assign_by(move |process| {
         assert_eq!(process.and_then(|it| it.pid), Some(std::process::id()));
         let mut choice = choice.lock().unwrap();
-        choice.take_if(|door| door.is_closed());
+        choice.take_if(|queue| queue.is_closed());
         choice.clone()
     });
-    let (behind, door) = listening.doors().open().unwrap();
+    let (behind, queue) = listening.accept_queues().open().unwrap();
     Scene {
         address,
         listening: listening.into(),
         behind: behind.into(),
-        door,
+        queue,
         chosen,
     }
 }
 
 impl Scene {
-    fn choose(&self, door: Option<&Door>) {
-        *self.chosen.lock().unwrap() = door.cloned();
+    fn choose(&self, queue: Option<&AcceptQueue>) {
+        *self.chosen.lock().unwrap() = queue.cloned();
     }
 
     /// Has the device that listens accept what has come.
@@ -64,12 +64,12 @@ impl Scene {
 #[test]
 fn each_connection_gets_the_device_that_is_chosen() {
     let mut scene = scene("chosen", &ShmConfig::default());
-    let door = scene.door.clone();
-    for (door, body) in [(Some(&door), b"one"), (None, b"two")] {
-        scene.choose(door);
+    let queue = scene.queue.clone();
+    for (queue, body) in [(Some(&queue), b"one"), (None, b"two")] {
+        scene.choose(queue);
         let (mut client, peer) = scene.client(body);
         scene.accept();
-        let device = match door {
+        let device = match queue {
             Some(_) => &mut scene.behind,
             None => &mut scene.listening,
         };
@@ -84,7 +84,7 @@ fn each_connection_gets_the_device_that_is_chosen() {
 #[test]
 fn a_sleeping_device_wakes_for_a_connection() {
     let mut scene = scene("wakes", &ShmConfig::default());
-    scene.choose(Some(&scene.door.clone()));
+    scene.choose(Some(&scene.queue.clone()));
     let Scene { mut behind, .. } = std::thread::scope(|scope| {
         let mut behind =
             std::mem::replace(&mut scene.behind, Device::client(&ShmConfig::default()));
@@ -103,19 +103,19 @@ fn a_sleeping_device_wakes_for_a_connection() {
 #[test]
 fn a_door_is_closed_when_nobody_is_behind_it() {
     let mut scene = scene("closed", &ShmConfig::default());
-    let door = scene.door.clone();
-    scene.choose(Some(&door));
+    let queue = scene.queue.clone();
+    scene.choose(Some(&queue));
     let (client, _) = scene.client(b"one");
-    assert!(!scene.door.is_closed());
+    assert!(!scene.queue.is_closed());
     scene.accept();
-    assert!(!door.close_if_deserted(), "a connection waits");
+    assert!(!queue.close_if_deserted(), "a connection waits");
     let (peer, _) = scene.behind.receive();
-    assert!(!door.close_if_deserted(), "it is a peer");
+    assert!(!queue.close_if_deserted(), "it is a peer");
     drop(client);
     let gone = IoEvent::PeerGone(peer, PeerGone::Certain);
     assert_eq!(scene.behind.wait_for_event(), gone);
     scene.behind.close_peer(peer);
-    assert!(door.close_if_deserted() && door.is_closed());
+    assert!(queue.close_if_deserted() && queue.is_closed());
     // The next one is not lost.
     let (_client, _) = scene.client(b"two");
     scene.accept();
@@ -125,15 +125,15 @@ fn a_door_is_closed_when_nobody_is_behind_it() {
 #[test]
 fn a_silent_peer_that_leaves_is_no_peer() {
     let mut scene = scene("silent", &ShmConfig::default());
-    let door = scene.door.clone();
-    scene.choose(Some(&door));
+    let queue = scene.queue.clone();
+    scene.choose(Some(&queue));
     let mut client = Device::client(&ShmConfig::default());
     client.open_peer(&scene.address).unwrap();
     scene.accept();
     scene.behind.wait(Some(Duration::ZERO)).unwrap();
-    assert!(!door.close_if_deserted());
+    assert!(!queue.close_if_deserted());
     drop(client);
-    while !door.close_if_deserted() {
+    while !queue.close_if_deserted() {
         scene.behind.wait(Some(Duration::from_millis(1))).unwrap();
     }
 }
@@ -141,12 +141,12 @@ fn a_silent_peer_that_leaves_is_no_peer() {
 #[test]
 fn connections_end_with_the_device_behind_the_door() {
     let mut scene = scene("gone", &ShmConfig::default());
-    let door = scene.door.clone();
-    scene.choose(Some(&door));
+    let queue = scene.queue.clone();
+    scene.choose(Some(&queue));
     let (mut client, peer) = scene.client(b"one");
     scene.accept();
     scene.behind = Device::client(&ShmConfig::default());
-    assert!(door.is_closed());
+    assert!(queue.is_closed());
     let IoEvent::PeerGone(gone, _) = client.wait_for_event();
     assert_eq!(gone, peer);
 }
@@ -158,7 +158,7 @@ fn all_devices_together_have_as_many_peers_as_one() {
         ..ShmConfig::default()
     };
     let mut scene = scene("full", &config);
-    scene.choose(Some(&scene.door.clone()));
+    scene.choose(Some(&scene.queue.clone()));
     let clients: Vec<_> = (0..3).map(|_| scene.client(b"one")).collect();
     scene.accept();
     let peers: Vec<PeerId> = (0..3).map(|_| scene.behind.receive().0).collect();
@@ -185,11 +185,11 @@ fn the_places_of_a_device_that_is_gone_are_free() {
     };
     let mut scene = scene("dropped", &config);
     let mut listening = ShmIo::bind(&name("dropped-again"), config).unwrap();
-    let doors = listening.doors();
+    let queues = listening.accept_queues();
     for _ in 0..3 {
-        let (behind, door) = doors.open().unwrap();
+        let (behind, queue) = queues.open().unwrap();
         scene.behind = behind.into();
-        scene.choose(Some(&door));
+        scene.choose(Some(&queue));
         let clients: Vec<_> = (0..2).map(|_| scene.client(b"one")).collect();
         scene.accept();
         for _ in &clients {

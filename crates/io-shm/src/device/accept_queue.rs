@@ -1,8 +1,8 @@
-//! Devices behind doors: they have the name of the device that listens, which gives them connections.
+//! Devices with accept queues: they have the name of the device that listens, which gives them connections.
 //!
 //! ```text
 //!  connect ─▶ device that listens ── assign ─┬─▶ none: its own
-//!                                            └─▶ door ─▶ device behind it
+//!                                            └─▶ accept queue ─▶ another device
 //! ```
 //!
 //! So a process can have a device for each of its clients, and drive them by different threads.
@@ -27,16 +27,16 @@ use crate::users::{self, Origin};
 /// Connections that wait for a device that is busy, at most. Further ones are refused.
 const MAX_WAITING: usize = 256;
 
-/// So many doors in a row may be closed for one connection.
+/// So many accept queues in a row may be closed for one connection.
 const MAX_TRIES: usize = 3;
 
 /// Descriptors of a device, besides those of its peers.
 const FILES_OF_DEVICE: usize = 4;
 
 /// Says which device gets a connection of a process.
-pub(super) type Assign = dyn FnMut(Option<PeerProcess>) -> Option<Door> + Send;
+pub(super) type Assign = dyn FnMut(Option<PeerProcess>) -> Option<AcceptQueue> + Send;
 
-/// What all devices behind the doors of one name have together.
+/// What all devices with accept queues of one name have together.
 struct Budget {
     /// Peers, and message heaps of theirs.
     places: Places,
@@ -80,8 +80,8 @@ impl Budget {
     }
 }
 
-/// Makes doors that lead to devices of one name.
-pub struct Doors {
+/// Makes devices of one name that have accept queues.
+pub struct AcceptQueues {
     budget: Arc<Budget>,
     /// One for all of them: who listens looks whether it is behind.
     closer: Closer,
@@ -114,16 +114,16 @@ impl Shared {
 
 /// The way to a device, for connections that come to another one's name.
 #[derive(Clone)]
-pub struct Door(Arc<Shared>);
+pub struct AcceptQueue(Arc<Shared>);
 
-impl fmt::Debug for Door {
+impl fmt::Debug for AcceptQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Door").finish_non_exhaustive()
+        f.debug_struct("AcceptQueue").finish_non_exhaustive()
     }
 }
 
-impl Door {
-    /// Whether the device is gone, or the door was closed: a connection needs another one.
+impl AcceptQueue {
+    /// Whether the device is gone, or it was closed: a connection needs another one.
     pub fn is_closed(&self) -> bool {
         self.0.waiting().is_none()
     }
@@ -141,7 +141,7 @@ impl Door {
         waiting.is_none()
     }
 
-    /// Gives the device a connection, or refuses it. Returns it if the door is closed.
+    /// Gives the device a connection, or refuses it. Returns it if the queue is closed.
     fn give(&self, handshake: CompletedHandshake) -> Option<CompletedHandshake> {
         let origin = Origin::of(&handshake.socket);
         let mut waiting = self.0.waiting();
@@ -161,18 +161,18 @@ impl Door {
     }
 }
 
-/// A door as the device behind it has it.
-pub(super) struct Inside {
-    door: Door,
+/// An accept queue as its device has it.
+pub(super) struct OwnQueue {
+    queue: AcceptQueue,
     /// Whose peers have come through it and are not gone, and the message heaps of them.
     peers: RefCell<Vec<Option<Origin>>>,
     heaps: Cell<usize>,
 }
 
-impl Inside {
-    fn new(door: Door) -> Self {
+impl OwnQueue {
+    fn new(queue: AcceptQueue) -> Self {
         Self {
-            door,
+            queue,
             peers: RefCell::default(),
             heaps: Cell::new(0),
         }
@@ -180,7 +180,7 @@ impl Inside {
 
     /// The connections that have come.
     fn take(&self) -> VecDeque<CompletedHandshake> {
-        let Door(shared) = &self.door;
+        let AcceptQueue(shared) = &self.queue;
         if !shared.has_some.swap(false, Ordering::AcqRel) {
             return VecDeque::new();
         }
@@ -193,7 +193,7 @@ impl Inside {
 
     /// Takes room for the message heap of a peer, if there is some.
     pub(super) fn take_heap(&self) -> bool {
-        let budget = &self.door.0.budget;
+        let budget = &self.queue.0.budget;
         let more = |heaps| (heaps < budget.places.heaps).then_some(heaps + 1);
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
         let is_taken = budget.heaps.fetch_update(set, get, more).is_ok();
@@ -209,17 +209,17 @@ impl Inside {
             return;
         };
         peers.swap_remove(place);
-        self.door.0.forget(origin);
+        self.queue.0.forget(origin);
         if has_heap {
             self.heaps.update(|heaps| heaps - 1);
-            self.door.0.budget.heaps.fetch_sub(1, Ordering::Relaxed);
+            self.queue.0.budget.heaps.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-impl Drop for Inside {
+impl Drop for OwnQueue {
     fn drop(&mut self) {
-        let Door(shared) = &self.door;
+        let AcceptQueue(shared) = &self.queue;
         // Those that still wait see their connections close, as those that have come do.
         let waiting = shared.waiting().take().unwrap_or_default();
         let waiting = waiting.iter().map(|it| Origin::of(&it.socket));
@@ -232,36 +232,36 @@ impl Drop for Inside {
     }
 }
 
-impl Doors {
-    /// A device behind a new door.
+impl AcceptQueues {
+    /// A device with a new accept queue.
     ///
     /// # Errors
     /// If the process has no file descriptors left.
-    pub fn open(&self) -> Result<(ShmIo, Door), IoError> {
+    pub fn open(&self) -> Result<(ShmIo, AcceptQueue), IoError> {
         let attempt = format!("open a device of {}", self.address);
         let mut device = ShmIo::new(&attempt, None, self.address.clone(), self.config.clone())?;
         device.places = self.budget.places;
         device.closer = self.closer.clone();
         self.budget.devices.fetch_add(1, Ordering::Relaxed);
-        let door = Door(Arc::new(Shared {
+        let queue = AcceptQueue(Arc::new(Shared {
             waker: Arc::clone(&device.waker),
             budget: Arc::clone(&self.budget),
             has_some: AtomicBool::new(false),
             peers: AtomicUsize::new(0),
             waiting: Mutex::new(Some(VecDeque::new())),
         }));
-        device.door = Some(Inside::new(door.clone()));
-        Ok((device, door))
+        device.queue = Some(OwnQueue::new(queue.clone()));
+        Ok((device, queue))
     }
 }
 
 impl ShmIo {
-    /// Makes doors for connections that come to this device's name. All devices behind them have as many peers together
-    /// as this one could have: it has an eighth of them itself from now on.
-    pub fn doors(&mut self) -> Doors {
+    /// Makes accept queues for connections that come to this device's name. All devices with one have as many peers
+    /// together as this one could have: it has an eighth of them itself from now on.
+    pub fn accept_queues(&mut self) -> AcceptQueues {
         let (places, files) = self.places.of_several();
         self.places = self.places.an_eighth();
-        Doors {
+        AcceptQueues {
             closer: self.closer.clone(),
             budget: Arc::new(Budget {
                 places,
@@ -279,11 +279,11 @@ impl ShmIo {
         }
     }
 
-    /// Has somebody say which device gets each connection that comes to this one's name: this one, or one behind a
-    /// door. It is asked in this device's turns.
+    /// Has somebody say which device gets each connection that comes to this one's name: this one, or another one by
+    /// its accept queue. It is asked in this device's turns.
     pub fn assign_by(
         &mut self,
-        assign: impl FnMut(Option<PeerProcess>) -> Option<Door> + Send + 'static,
+        assign: impl FnMut(Option<PeerProcess>) -> Option<AcceptQueue> + Send + 'static,
     ) {
         self.assign = Some(Box::new(assign));
     }
@@ -295,12 +295,12 @@ impl ShmIo {
         };
         let process = users::process_of(&handshake.socket);
         let mut own = handshake;
-        // A door may close just now.
+        // A queue may be closed just now.
         for _ in 0..MAX_TRIES {
-            let Some(door) = assign(process) else {
+            let Some(queue) = assign(process) else {
                 return self.accept(own);
             };
-            match door.give(own) {
+            match queue.give(own) {
                 Some(again) => own = again,
                 None => return,
             }
@@ -309,12 +309,12 @@ impl ShmIo {
         let _ = sys::send(&own.socket, &Answer::Full.encode());
     }
 
-    /// Makes peers of the connections that have come through the door.
+    /// Makes peers of the connections that have come by the queue.
     pub(super) fn accept_given(&mut self) {
-        let Some(door) = &self.door else {
+        let Some(queue) = &self.queue else {
             return;
         };
-        for handshake in door.take() {
+        for handshake in queue.take() {
             self.accept(handshake);
         }
     }
