@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use starling_call::{CallOptions, MethodId, Peer, Status};
 use starling_io::{Clock, Fault, IoError, MessageMemory, PacketIo, PacketRx, Wake};
-use starling_proto::{ConfigError, Msgbuf, PeerId, Protocol, Secrets, SessionId};
+use starling_proto::{ConfigError, LargeBuffers, Msgbuf, PeerId, Protocol, Secrets, SessionId};
 
 use crate::cadence::FlushCadence;
 use crate::client::{CallId, Completion, ContinuationId};
@@ -380,6 +380,16 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// copy.
     pub fn memory(&self) -> MessageMemory {
         self.io.memory()
+    }
+
+    /// From now on the endpoint uses these buffers for large messages, which others may share.
+    pub fn share_large_buffers(&mut self, buffers: &LargeBuffers) {
+        self.parts.core.proto.share_large_buffers(buffers);
+    }
+
+    /// Takes back the memory of a message.
+    pub fn recycle(&mut self, message: Msgbuf) {
+        self.parts.core.proto.recycle(message);
     }
 
     /// The device.

@@ -94,8 +94,9 @@ pub use starling_call::{
     TraceParent, UnaryFn, WorkerFn, header,
 };
 pub use starling_proto::{
-    ClientSessionReport, Config as ProtocolConfig, ConfigError, Congestion, HighWater, Msgbuf,
-    Secrets, ServerSessionReport, SessionError, SessionId, SessionPage, Stats as ProtocolStats,
+    ClientSessionReport, Config as ProtocolConfig, ConfigError, Congestion, HighWater,
+    LargeBuffers, Msgbuf, Secrets, ServerSessionReport, SessionError, SessionId, SessionPage,
+    Stats as ProtocolStats,
 };
 pub use stats::{Stats, Turn};
 pub use workers::{

@@ -73,7 +73,7 @@ impl MemoryReturn {
         let now_ns = core.now_ns;
         if now_ns >= self.begun_ns + STRETCH_NS {
             self.begun_ns = now_ns;
-            core.proto.begin_stretch();
+            core.proto.begin_stretch(now_ns);
             let most = self.take_most_held(core);
             if self.end_stretch(most) && self.is_enabled {
                 return_freed_memory();

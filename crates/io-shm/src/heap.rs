@@ -18,7 +18,7 @@
 //! addresses first. (`F_SEAL_FUTURE_WRITE` keeps its maker from giving pages back, too.)
 //!
 //! *Who can read it.* Every peer that the heap is shared with can read all of it:
-//! [`ShmConfig::heap_bytes`](crate::ShmConfig::heap_bytes) says who that is.
+//! [`ShmConfig::heap_bytes`](crate::ShmConfig::heap_bytes) and `readers.rs` say who that is.
 //!
 //! *Forks.* The child of a fork makes nothing in its parent's heap and gives nothing back to it.
 
@@ -32,7 +32,9 @@ use bytes::Bytes;
 use range_alloc::RangeAllocator;
 use starling_io::{PacketMemory, forks};
 
+use crate::address::ShmAddress;
 use crate::map::OwnHeap;
+use crate::readers::Readers;
 use crate::ring::HeapRange;
 
 /// Messages take whole blocks.
@@ -57,6 +59,7 @@ pub(crate) struct MessageId(u32);
 #[derive(Clone)]
 pub(crate) struct MessageHeap {
     bytes: usize,
+    readers: Arc<Readers>,
     /// `None` inside: the system has no such memory.
     made: Arc<OnceLock<Option<Heap>>>,
 }
@@ -86,12 +89,18 @@ impl MessageHeap {
     pub(crate) fn new(bytes: usize) -> Self {
         Self {
             bytes,
+            readers: Arc::default(),
             made: Arc::default(),
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Who may read it.
+    pub(crate) fn readers(&self) -> &Readers {
+        &self.readers
     }
 
     fn get(&self) -> Option<&Heap> {
@@ -181,10 +190,16 @@ impl Heap {
     }
 }
 
-impl PacketMemory for MessageHeap {
-    fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
+impl MessageHeap {
+    /// Makes a message if `may` says that it may be there.
+    fn make_if(
+        &self,
+        len: usize,
+        may: impl FnOnce(&Readers) -> bool,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Option<Bytes> {
         let lead = if len < LEAD_FROM * BLOCK { 0 } else { LEAD };
-        if len < LEND_FROM || len > self.bytes - lead {
+        if len < LEND_FROM || len > self.bytes - lead || !may(&self.readers) {
             return None;
         }
         let heap = self.get_or_make()?;
@@ -203,6 +218,31 @@ impl PacketMemory for MessageHeap {
         fill(unsafe { heap.memory.slice_mut(message.at, len) });
         message.set_made(heap, true);
         Some(Bytes::from_owner(message))
+    }
+}
+
+impl PacketMemory for MessageHeap {
+    fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
+        self.make_if(len, Readers::add_common, fill)
+    }
+
+    fn of_peer(&self, address: &str) -> Option<Arc<dyn PacketMemory>> {
+        let peer = ShmAddress::parse(address).ok()?.bare.into();
+        let heap = self.clone();
+        Some(Arc::new(HeapOfPeer { heap, peer }))
+    }
+}
+
+/// The heap, for messages to one peer.
+struct HeapOfPeer {
+    heap: MessageHeap,
+    peer: Arc<str>,
+}
+
+impl PacketMemory for HeapOfPeer {
+    fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
+        let may = |readers: &Readers| readers.add_exclusive(&self.peer);
+        self.heap.make_if(len, may, fill)
     }
 }
 

@@ -44,6 +44,7 @@ mod heap;
 mod map;
 mod named;
 mod pending;
+mod readers;
 mod ring;
 mod rx;
 mod sleep;

@@ -24,8 +24,8 @@ const MAX_LENT_UNSEEN: usize = 8;
 enum HeapAccess {
     /// It may not, or cannot.
     No,
-    /// It may, but does not have the heap yet.
-    Allowed,
+    /// It may, as far as the heap's other readers and messages allow it, but does not have the heap yet.
+    Allowed { is_of_other_user: bool },
     /// It has it.
     Has,
 }
@@ -33,6 +33,8 @@ enum HeapAccess {
 struct TxPeer {
     producer: Producer<Ring, MessageId>,
     heap_access: HeapAccess,
+    /// The name by which this end has opened it.
+    name: Option<Arc<str>>,
     words: MappedSleepWords,
     doorbell: Doorbell,
     socket: Arc<PeerSocket>,
@@ -106,22 +108,36 @@ impl TxPeer {
 
     /// Whether the peer has the heap, which it gets here when it is first needed.
     fn shares(&mut self, heap: &MessageHeap) -> bool {
-        if self.heap_access == HeapAccess::Allowed
-            && let Some(file) = heap.file()
-        {
-            let message = HeapMessage {
-                bytes: heap.bytes() as u64,
-            };
-            self.heap_access = match sys::send_with_file(&self.socket, &message.encode(), file) {
-                Ok(()) => HeapAccess::Has,
-                // The socket is full of messages that the peer has not received yet.
-                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {
-                    HeapAccess::Allowed
-                }
-                Err(_) => HeapAccess::No,
-            };
-        }
+        let is_of_other_user = match self.heap_access {
+            HeapAccess::Has => return true,
+            HeapAccess::No => {
+                self.note_declined(heap, true);
+                return false;
+            }
+            HeapAccess::Allowed { is_of_other_user } => is_of_other_user,
+        };
+        let is_admitted = heap.readers().admit(self.name.as_ref(), is_of_other_user);
+        self.note_declined(heap, !is_admitted);
+        let Some(file) = heap.file().filter(|_| is_admitted) else {
+            return false;
+        };
+        let message = HeapMessage {
+            bytes: heap.bytes() as u64,
+        };
+        self.heap_access = match sys::send_with_file(&self.socket, &message.encode(), file) {
+            Ok(()) => HeapAccess::Has,
+            // The socket is full of messages that the peer has not received yet.
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => self.heap_access,
+            Err(_) => HeapAccess::No,
+        };
         self.heap_access == HeapAccess::Has
+    }
+
+    /// Nothing is to be put into the heap for this peer that it cannot read.
+    fn note_declined(&self, heap: &MessageHeap, is_declined: bool) {
+        if let Some(name) = &self.name {
+            heap.readers().set_declined(name, is_declined);
+        }
     }
 }
 
@@ -176,6 +192,7 @@ impl ShmTx {
         self.peers[index] = Some(Box::new(TxPeer {
             producer,
             heap_access: HeapAccess::No,
+            name: None,
             words,
             doorbell: Doorbell::default(),
             socket,
@@ -191,16 +208,31 @@ impl ShmTx {
         }
     }
 
-    /// A peer is connected, and maps heaps of up to `max_heap` bytes. If it runs as this process's
-    /// user or as root, it may read this device's heap.
-    pub(crate) fn set_max_heap(&mut self, peer: u32, max_heap: u64) {
-        if let Some(heap) = &self.heap
-            && let Some(Some(to)) = self.peers.get_mut(peer as usize)
-            && heap.bytes() as u64 <= max_heap
-            && users::peer_is_ours_or_root(&to.socket).unwrap_or(false)
-        {
-            to.heap_access = HeapAccess::Allowed;
-        }
+    /// A peer is connected, by this name if this end has opened it, and maps heaps of up to `max_heap` bytes.
+    /// `other_user`: who else is talked to.
+    pub(crate) fn set_max_heap(
+        &mut self,
+        peer: u32,
+        max_heap: u64,
+        name: Option<&str>,
+        other_user: Option<u32>,
+    ) {
+        let (Some(heap), Some(Some(to))) = (&self.heap, self.peers.get_mut(peer as usize)) else {
+            return;
+        };
+        to.name = name.map(Arc::from);
+        let takes = heap.bytes() as u64 <= max_heap;
+        let is_of_other_user = match users::peer_is_ours_or_root(&to.socket) {
+            Ok(true) => Some(false),
+            Ok(false) if users::peer_is(&to.socket, other_user) => Some(true),
+            _ => None,
+        };
+        to.heap_access = match is_of_other_user.filter(|_| takes) {
+            Some(is_of_other_user) => HeapAccess::Allowed { is_of_other_user },
+            None => HeapAccess::No,
+        };
+        // Another process may have had its name before.
+        to.note_declined(heap, to.heap_access == HeapAccess::No);
     }
 
     /// Removes a peer, and its frames that were not flushed.

@@ -51,12 +51,16 @@ pub(crate) fn peer_is_ours_or_root(socket: &OwnedFd) -> rustix::io::Result<bool>
     Ok(is_permitted(peer_of(socket)?.uid))
 }
 
+/// Whether the process at the other end runs as this user, who has an id in this namespace.
+pub(crate) fn peer_is(socket: &OwnedFd, user: Option<u32>) -> bool {
+    peer_of(socket).is_ok_and(|peer| is_other(peer.uid, user, unmapped_uid()))
+}
+
 /// Whether a device with these settings talks to the process at the other end.
 pub(crate) fn is_admitted(socket: &OwnedFd, config: &ShmConfig) -> bool {
     config.allow_other_users
-        || peer_of(socket).is_ok_and(|peer| {
-            is_permitted(peer.uid) || is_other(peer.uid, config.other_user, unmapped_uid())
-        })
+        || peer_is_ours_or_root(socket).unwrap_or(false)
+        || peer_is(socket, config.other_user)
 }
 
 fn is_other(uid: u32, wanted: Option<u32>, unmapped: Option<u32>) -> bool {

@@ -244,6 +244,39 @@ fn memory_is_not_used_again_before_the_peer_has_consumed_it() {
     }
 }
 
+/// What a sender puts into the heap unasked is for one peer, and nobody else gets the heap.
+#[test]
+fn memory_for_one_peer_is_shared_with_nobody_else() {
+    let config = small_heap();
+    let mut client = Device::client(&config);
+    let mut servers = ["exclusive-1", "exclusive-2"].map(|test| {
+        let mut server = Device::bind(&name(test), &config);
+        let (peer, _) = greet(&mut client, &mut server);
+        (server, peer)
+    });
+    let memory = client.memory();
+    let of = |server: &Device| memory.of_peer(&server.local_address());
+    let bytes = pattern(1, 60_000);
+    assert!(
+        of(&servers[0].0).copy(&bytes[..1000]).is_none(),
+        "it is small"
+    );
+    let message = of(&servers[0].0).copy(&bytes).expect("room");
+    assert!(
+        of(&servers[1].0).copy(&bytes).is_none(),
+        "the heap is the other's"
+    );
+    let by_hand = make(&memory, 2, 60_000);
+    for (sent, gathered) in [(&message, 1), (&by_hand, 2)] {
+        for (server, peer) in &mut servers {
+            client.send_tail(*peer, sent);
+            assert!(server.receive().1 == *sent);
+        }
+        // Out of the heap by one, through the ring by the other.
+        assert_eq!(client.gathered(), gathered);
+    }
+}
+
 #[test]
 fn memory_of_another_device_is_copied() {
     let mut pair = pair("foreign", &ShmConfig::default());
@@ -289,6 +322,12 @@ fn a_peer_that_takes_no_such_heap_gets_copies() {
         client.send_tail(peer, &message);
         assert!(server.receive().1 == message);
         assert_eq!(client.gathered(), 0);
+        // What nobody has asked for is not put there, once that is known.
+        let of_peer = client.memory().of_peer(&address);
+        let message = of_peer.copy(&message).expect("room");
+        client.send_tail(peer, &message);
+        assert!(server.receive().1 == message);
+        assert!(of_peer.copy(&message).is_none());
     }
     let none = ShmConfig {
         heap_bytes: 0,

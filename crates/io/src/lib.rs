@@ -46,7 +46,7 @@ pub use error::{Fault, IoError, IoErrorParts};
 pub use fork::forks;
 pub use freed_memory::return_freed_memory;
 pub use host_port::HostPort;
-pub use memory::{MessageMemory, PacketMemory};
+pub use memory::{LARGE_BYTES, MessageMemory, PacketMemory, PeerMemory};
 pub use peer_info::{PeerInfo, PeerProcess};
 pub use reactor::ReactorSet;
 pub use report::DeviceReport;

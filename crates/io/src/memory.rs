@@ -11,6 +11,13 @@ pub trait PacketMemory: Send + Sync {
     /// device takes them back when the last reference is gone and the network needs them no more.
     /// Returns `None`, without calling `fill`, if there is no room.
     fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes>;
+
+    /// Memory for messages to the peer of this address, which no peer of another address can read. `None`: the
+    /// device has no such memory, and sends from any memory alike.
+    fn of_peer(&self, address: &str) -> Option<Arc<dyn PacketMemory>> {
+        let _ = address;
+        None
+    }
 }
 
 /// The memory for large parts of messages: memory from which the device sends without a copy, or
@@ -73,6 +80,11 @@ impl MessageMemory {
         made.unwrap_or_else(|| Bytes::copy_from_slice(bytes))
     }
 
+    /// Where senders put large messages to the peer of this address, without being asked to.
+    pub fn of_peer(&self, address: &str) -> PeerMemory {
+        PeerMemory(self.0.as_ref().and_then(|memory| memory.of_peer(address)))
+    }
+
     fn make_of_device(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
         self.0.as_ref()?.make(len, fill)
     }
@@ -82,6 +94,34 @@ impl fmt::Debug for MessageMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MessageMemory")
             .field("is_of_device", &self.is_of_device())
+            .finish()
+    }
+}
+
+/// A message of so many bytes takes less time in [`PeerMemory`] than on the way of small ones: see
+/// `docs/notes/large-messages.md`.
+pub const LARGE_BYTES: usize = 32 << 10;
+
+/// Memory for large messages to one peer, out of which the peer copies them. No other peer can read it.
+#[derive(Clone, Default)]
+pub struct PeerMemory(Option<Arc<dyn PacketMemory>>);
+
+impl PeerMemory {
+    /// A copy of a message, if it is large and there is room.
+    #[inline]
+    pub fn copy(&self, message: &[u8]) -> Option<Bytes> {
+        if message.len() < LARGE_BYTES {
+            return None;
+        }
+        let memory = self.0.as_ref()?;
+        memory.make(message.len(), &mut |room| room.copy_from_slice(message))
+    }
+}
+
+impl fmt::Debug for PeerMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PeerMemory")
+            .field(&self.0.is_some())
             .finish()
     }
 }

@@ -27,10 +27,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// At the root of a message whose last bytes are stored separately.
+    /// At the root of a message whose last bytes are stored separately, or all of them.
     #[inline]
     pub fn in_parts(head: &'a [u8], tail: Option<&'a Bytes>) -> Self {
-        Reader { head, tail, at: 0 }
+        match tail {
+            Some(whole) if head.is_empty() => Self::root(whole),
+            tail => Reader { head, tail, at: 0 },
+        }
     }
 
     /// At an empty message: an absent sub-message reads as one.

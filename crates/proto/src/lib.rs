@@ -68,6 +68,7 @@ mod holdings;
 mod ids;
 mod incoming;
 mod inline_message;
+mod large_buffers;
 mod msgbuf_pool;
 mod origins;
 mod peer;
@@ -94,6 +95,7 @@ pub use error::{
 pub use high_water::HighWater;
 pub use ids::{PeerId, Prefix, RequestId, RequestNumber, SessionId, Source, Tag};
 pub use incoming::{Body, Incoming};
+pub use large_buffers::LargeBuffers;
 pub use origins::Origin;
 pub use protocol::{Frames, Protocol, Upcoming};
 pub use session_report::{ClientSessionReport, ServerSessionReport, SessionPage};

@@ -1,6 +1,10 @@
 //! The pool of message buffers.
 
+use std::ops::RangeInclusive;
+
 use starling_msgbuf::Msgbuf;
+
+use crate::large_buffers::LargeBuffers;
 
 /// The most memory that a slot keeps for its next message.
 pub(crate) const KEPT_BYTES: usize = 512;
@@ -25,12 +29,11 @@ pub(crate) fn memory_of(message: &Msgbuf) -> usize {
 #[derive(Debug)]
 pub(crate) struct Pool {
     small: Stack,
-    large: Stack,
-    large_bytes: usize,
+    pub(crate) large: LargeBuffers,
 }
 
-#[derive(Debug)]
-struct Stack {
+#[derive(Debug, Default)]
+pub(crate) struct Stack {
     buffers: Vec<Msgbuf>,
     /// The fewest buffers of this stretch that one came to; or it has the fewest now. So taking one costs nothing.
     fewest: usize,
@@ -47,25 +50,45 @@ impl Stack {
         }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.buffers.len()
+    }
+
     #[inline]
-    fn push(&mut self, buffer: Msgbuf) {
+    pub(crate) fn push(&mut self, buffer: Msgbuf) {
         self.fewest = self.fewest.min(self.buffers.len());
         self.buffers.push(buffer);
     }
 
-    /// The last one with room for so many bytes.
-    fn take(&mut self, bytes: usize) -> Option<Msgbuf> {
-        let fitting = self.buffers.iter().rposition(|b| b.capacity() >= bytes)?;
+    /// The last one with such a capacity.
+    pub(crate) fn take(&mut self, capacity: RangeInclusive<usize>) -> Option<Msgbuf> {
+        let fits = |buffer: &Msgbuf| capacity.contains(&buffer.capacity());
+        let fitting = self.buffers.iter().rposition(fits)?;
         Some(self.buffers.remove(fitting))
     }
 
-    fn begin_stretch(&mut self) {
+    /// The lowest one.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) fn take_oldest(&mut self) -> Msgbuf {
+        self.unused = self.unused.saturating_sub(1);
+        self.fewest = self.fewest.saturating_sub(1);
+        self.buffers.remove(0)
+    }
+
+    pub(crate) fn begin_stretch(&mut self) {
         self.unused = self.fewest.min(self.buffers.len());
         self.fewest = self.buffers.len();
     }
 
+    /// Whether the last stretch did not use some.
+    pub(crate) fn has_unused(&self) -> bool {
+        self.unused > 0
+    }
+
     /// Takes out unused buffers, at most so many.
-    fn drain_unused(&mut self, at_most: usize) -> std::vec::Drain<'_, Msgbuf> {
+    pub(crate) fn drain_unused(&mut self, at_most: usize) -> std::vec::Drain<'_, Msgbuf> {
         let count = self.unused.min(at_most).min(self.buffers.len());
         self.unused -= self.unused.min(at_most);
         self.fewest = self.fewest.saturating_sub(count);
@@ -78,11 +101,8 @@ impl Stack {
 const SMALL_BYTES: usize = 4096;
 /// Small buffers kept: 4096 of at most 4 KiB are at most 16 MiB.
 const SMALL_KEPT: usize = 4096;
-/// Small and large buffers that one step frees.
+/// Small buffers that one step frees.
 const SMALL_STEP: usize = 64;
-const LARGE_STEP: usize = 1;
-/// Memory of large buffers kept.
-const LARGE_KEPT_BYTES: usize = 128 << 20;
 /// Memory of a fresh buffer: a small RPC with its header.
 pub(crate) const FRESH_BYTES: usize = 96;
 
@@ -90,8 +110,7 @@ impl Pool {
     pub(crate) fn new() -> Self {
         Self {
             small: Stack::new(Vec::with_capacity(SMALL_KEPT)),
-            large: Stack::new(Vec::new()),
-            large_bytes: 0,
+            large: LargeBuffers::default(),
         }
     }
 
@@ -105,13 +124,7 @@ impl Pool {
 
     /// A buffer with room for `bytes`, for a message that does not fit one packet.
     pub(crate) fn take_large(&mut self, bytes: usize) -> Msgbuf {
-        match self.large.take(bytes) {
-            Some(buffer) => {
-                self.large_bytes -= buffer.capacity();
-                buffer
-            }
-            None => Msgbuf::from_vec(Vec::with_capacity(bytes)),
-        }
+        self.large.take(bytes)
     }
 
     #[inline]
@@ -123,36 +136,20 @@ impl Pool {
                 self.small.push(buffer);
             }
         } else {
-            self.put_large(buffer, capacity);
+            self.large.put(buffer);
         }
-    }
-
-    #[cold]
-    fn put_large(&mut self, buffer: Msgbuf, capacity: usize) {
-        if self.large_bytes + capacity <= LARGE_KEPT_BYTES && self.large.buffers.len() < 64 {
-            self.large_bytes += capacity;
-            self.large.push(buffer);
-        }
-    }
-
-    /// Memory of large buffers.
-    pub(crate) fn large_bytes(&self) -> usize {
-        self.large_bytes
     }
 
     /// The stretch of time is over in which what was not used is unused.
-    pub(crate) fn begin_stretch(&mut self) {
+    pub(crate) fn begin_stretch(&mut self, now: u64) {
         self.small.begin_stretch();
-        self.large.begin_stretch();
+        self.large.begin_stretch(now);
     }
 
     /// Frees some buffers that were not used in the stretch before this one. Returns whether more are left.
     pub(crate) fn drop_unused(&mut self) -> bool {
         drop(self.small.drain_unused(SMALL_STEP));
-        for buffer in self.large.drain_unused(LARGE_STEP) {
-            self.large_bytes -= buffer.capacity();
-        }
-        self.small.unused + self.large.unused > 0
+        self.large.drop_unused() | self.small.has_unused()
     }
 }
 
@@ -177,38 +174,30 @@ mod tests {
     #[test]
     fn what_a_stretch_of_time_does_not_use_is_freed_step_by_step() {
         let mut pool = Pool::new();
-        let all = |pool: &Pool| (pool.small.buffers.len(), pool.large.buffers.len());
         for _ in 0..1000 {
             pool.put(Msgbuf::from_vec(Vec::with_capacity(64)));
         }
-        for _ in 0..5 {
-            pool.put(Msgbuf::from_vec(Vec::with_capacity(1 << 20)));
-        }
-        pool.begin_stretch();
+        pool.begin_stretch(0);
         assert!(!pool.drop_unused(), "all of them are new");
-        // A hundred small ones and one large one are in use now and then.
+        // A hundred are in use now and then.
         for _ in 0..3 {
             let small: Vec<Msgbuf> = (0..100).map(|_| pool.take()).collect();
-            let large = pool.take_large(1 << 19);
             small.into_iter().for_each(|buffer| pool.put(buffer));
-            pool.put(large);
         }
-        pool.begin_stretch();
+        pool.begin_stretch(0);
         let mut steps = 1;
         while pool.drop_unused() {
-            assert_eq!(all(&pool).0, 1000 - steps * SMALL_STEP);
+            assert_eq!(pool.small.buffers.len(), 1000 - steps * SMALL_STEP);
             steps += 1;
         }
         assert_eq!(steps, 900_usize.div_ceil(SMALL_STEP));
-        assert_eq!(all(&pool), (100, 1));
-        assert_eq!(pool.large_bytes(), 1 << 20);
+        assert_eq!(pool.small.buffers.len(), 100);
         // Nothing is used any more.
         for _ in 0..2 {
-            pool.begin_stretch();
+            pool.begin_stretch(0);
             while pool.drop_unused() {}
         }
-        assert_eq!(all(&pool), (0, 0));
-        assert_eq!(pool.large_bytes(), 0);
+        assert_eq!(pool.small.buffers.len(), 0);
     }
 
     #[test]
@@ -218,8 +207,8 @@ mod tests {
             (0..1000).for_each(|_| pool.put(Msgbuf::from_vec(Vec::with_capacity(64))));
         };
         fill(&mut pool);
-        pool.begin_stretch();
-        pool.begin_stretch();
+        pool.begin_stretch(0);
+        pool.begin_stretch(0);
         // All are unused, and then all are taken.
         let taken: Vec<Msgbuf> = (0..1000).map(|_| pool.take()).collect();
         assert!(pool.drop_unused(), "steps are left that find nothing");
@@ -229,7 +218,7 @@ mod tests {
         assert!(!pool.drop_unused());
         assert_eq!(pool.small.buffers.len(), 1000);
         // The stretch in which all were taken leaves nothing unused.
-        pool.begin_stretch();
+        pool.begin_stretch(0);
         assert!(!pool.drop_unused());
         assert_eq!(pool.small.buffers.len(), 1000);
     }

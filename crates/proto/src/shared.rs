@@ -84,7 +84,7 @@ impl Shared {
     /// Memory that messages and sessions hold, and the pool.
     pub(crate) fn held(&self) -> usize {
         let sessions = self.served.total() * SESSION_BYTES;
-        self.reassembling() + self.kept.total() + sessions + self.pool.large_bytes()
+        self.reassembling() + self.kept.total() + sessions + self.pool.large.bytes()
     }
 
     /// One of the amounts has become more that [`Shared::held`] adds up.

@@ -12,15 +12,15 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use starling_endpoint::{
-    CallError, CallId, ContinuationId, DeferredReply, Endpoint, EndpointConfig, Handler, OpenError,
-    Peer, Secrets, SessionId, SessionState,
+    CallError, CallId, ContinuationId, DeferredReply, Endpoint, EndpointConfig, Handler,
+    LargeBuffers, Msgbuf, OpenError, Peer, Secrets, SessionId, SessionState,
 };
-use starling_io::{Device, IoError, MonotonicClock, PeerId, ReactorWait};
+use starling_io::{Device, IoError, MonotonicClock, PeerId, PeerMemory, ReactorWait};
 
 use crate::account::Charge;
 use crate::datapath::Passed;
@@ -30,6 +30,9 @@ use crate::secrets::random_bytes;
 
 /// Requests up to this size are copied into the endpoint's buffers, which are in the cache; longer ones are moved.
 const COPIED_BYTES: usize = 512;
+
+/// Of all links: they hand messages on to one another.
+static LARGE_BUFFERS: LazyLock<LargeBuffers> = LazyLock::new(LargeBuffers::default);
 
 /// A request that has arrived.
 #[derive(Debug)]
@@ -126,6 +129,10 @@ pub(crate) struct EndpointLink<I: Device> {
     /// Handlers put into it. They run in this link's turns only, but have to be able to go to another thread.
     events: Arc<Mutex<Events>>,
     continuation: ContinuationId,
+    /// The address of all its sessions as a client, if that is one.
+    address: Option<Box<str>>,
+    /// For large requests to there.
+    large: PeerMemory,
 }
 
 impl<I: Device> EndpointLink<I> {
@@ -140,6 +147,7 @@ impl<I: Device> EndpointLink<I> {
         };
         config.check(io.capabilities())?;
         let mut endpoint = Endpoint::new(io, clock, config.clone(), secrets)?;
+        endpoint.share_large_buffers(&LARGE_BUFFERS);
         let events = Arc::new(Mutex::new(Events::default()));
         let into = Arc::clone(&events);
         endpoint.register_others(Handler::deferring(move |_, request, reply| {
@@ -167,6 +175,8 @@ impl<I: Device> EndpointLink<I> {
             endpoint,
             events,
             continuation,
+            address: None,
+            large: PeerMemory::default(),
         })
     }
 }
@@ -187,6 +197,14 @@ impl<I: Device> Link for EndpointLink<I> {
     }
 
     fn connect(&mut self, address: &str) -> Result<SessionId, OpenError> {
+        match &self.address {
+            None => {
+                self.address = Some(address.into());
+                self.large = self.endpoint.memory().of_peer(address);
+            }
+            Some(one) if **one == *address => {}
+            Some(_) => self.large = PeerMemory::default(),
+        }
         self.endpoint.connect(address)
     }
 
@@ -220,7 +238,15 @@ impl<I: Device> Link for EndpointLink<I> {
                 tag,
             );
         }
-        let (options, message) = request.into_parts();
+        let (options, message) = match self.large.copy(request.body()) {
+            Some(body) => {
+                let room = request.options.header_len();
+                let (options, copied) = request.into_parts();
+                self.endpoint.recycle(copied);
+                (options, Msgbuf::from_parts(vec![0; room], Some(body)))
+            }
+            None => request.into_parts(),
+        };
         (self.endpoint)
             .call_message(session, method, &options, message, self.continuation, tag)
             .map_err(|not_made| not_made.error)

@@ -284,7 +284,8 @@ impl Caller for Channel {
         let mut options = shared.with_policy(method.path, options);
         let span = trace::begin_call(method.path, &shared.address, &mut options);
         let (mut call, coding) = options.into_owned().outgoing(method, &shared.time);
-        call.message.payload = prepare(request, call.message.headroom);
+        let memory = shared.transport.peer_memory();
+        call.message.payload = prepare(request, call.message.headroom, memory);
         let call = RawCall::intercepted(shared, &self.interceptors, call, coding);
         ChannelCall {
             span,

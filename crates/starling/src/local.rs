@@ -112,7 +112,7 @@ impl LocalChannel {
             ..options.clone()
         };
         let (mut call, coding) = options.outgoing(method, &self.executor.time);
-        call.message.payload = prepare(request, call.message.headroom);
+        call.message.payload = prepare(request, call.message.headroom, None);
         let route = streaming::Route::Local(Arc::clone(connection), Arc::clone(&self.executor));
         let call = call_through(&self.interceptors, route, call, coding);
         let measured = begin_local(connection, &self.executor, method, request);
@@ -132,7 +132,7 @@ impl LocalChannel {
         options: CallOptions,
     ) -> SlowCall {
         let (mut call, coding) = options.outgoing(method, &self.executor.time);
-        call.message.payload = prepare(request, call.message.headroom);
+        call.message.payload = prepare(request, call.message.headroom, None);
         let measured = begin_local(connection, &self.executor, method, request);
         let sealed = CallCoding::seal(coding.as_ref(), &mut call.message, true);
         let (connection, executor) = (Arc::clone(connection), Arc::clone(&self.executor));
@@ -239,7 +239,7 @@ impl Caller for LocalChannel {
                     buffer.extend_from_slice(head)
                 }),
                 Some(_) => {
-                    let message = prepare(request, options.header_len());
+                    let message = prepare(request, options.header_len(), None);
                     self.executor
                         .local
                         .call_message(session, id, &options, message)

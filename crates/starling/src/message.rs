@@ -9,7 +9,7 @@ use starling_endpoint::{
     Cancellation, Encoding, Metadata, MetadataView, Msgbuf, OwnedMessage, Peer, RequestCoding,
     RequestView, ResponseBuilder, ResponseMessage, Status,
 };
-use starling_io::MessageMemory;
+use starling_io::{LARGE_BYTES, MessageMemory, PeerMemory};
 use starling_message::protobuf::{self, DecodeLimits};
 use starling_message::{Arena, Bytes, Message, MessageView, Reader, reflect, validate};
 use starling_msgbuf::spare;
@@ -454,10 +454,17 @@ fn encode_protobuf<P: Message>(response: &P, out: &mut Vec<u8>) -> Result<(), St
         .map_err(|error| Status::internal(format!("the response: {error}")))
 }
 
-/// A request in the native layout, after `room` bytes for the call header.
+/// A request in the native layout, after `room` bytes for the call header. A large one goes to `memory`, if that has
+/// room.
 #[inline]
-pub(crate) fn prepare<Q: Message>(request: &Q, room: usize) -> Msgbuf {
+pub(crate) fn prepare<Q: Message>(request: &Q, room: usize, memory: Option<&PeerMemory>) -> Msgbuf {
     let (head, tail) = request.parts();
+    if head.len() >= LARGE_BYTES
+        && tail.is_none()
+        && let Some(body) = memory.and_then(|memory| memory.copy(head))
+    {
+        return Msgbuf::from_parts(vec![0; room], Some(body));
+    }
     let mut bytes = spare::take(room + head.len());
     bytes.resize(room, 0);
     bytes.extend_from_slice(head);

@@ -72,6 +72,9 @@ async fn newer_client<C: Caller>(client: v2::StoreClient<C>) {
         .await
         .expect("natively");
     assert_eq!(size.message().size(), before + 10);
+    request.set_value(&vec![7; 1 << 20]);
+    let large = client.put(&request).await.expect("through protobuf");
+    assert_eq!(large.message().size(), before + 10 + (1 << 20));
     let status = client
         .clear(&v2::SizeRequest::new())
         .await

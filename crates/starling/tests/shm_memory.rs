@@ -45,3 +45,31 @@ fn large_fields_in_device_memory_arrive_both_ways() {
     let stats = channel.stats().expect("the stats");
     assert!(stats.device.count("tx_gathered") > Some(0));
 }
+
+/// Nobody has asked for the device's memory: the channel puts large requests there by itself.
+#[test]
+fn large_requests_go_by_device_memory_unasked() {
+    let (builder, _) = server(&[&shm_address()]);
+    let server = builder.build().expect("a server").spawn().expect("threads");
+    // Its device sends to nobody else, who might have the heap already.
+    let channel = Channel::builder(server.address()).own_endpoint().lazy();
+    let channel = channel.expect("a channel");
+    let client = TestClient::new(channel.clone());
+    let gathered = || {
+        channel
+            .stats()
+            .expect("the stats")
+            .device
+            .count("tx_gathered")
+    };
+    let mut last = None;
+    for round in 0..30 {
+        let value: Vec<u8> = (0..LARGE).map(|at| byte_at(at, round)).collect();
+        let response = client.echo(&payload(&value)).wait().expect("an echo");
+        assert!(response.message().bytes() == value);
+        // The connection's own welcome has arrived with the first answer.
+        let now = gathered();
+        assert!(round == 0 || now > last, "{now:?} after {last:?}");
+        last = now;
+    }
+}

@@ -160,7 +160,7 @@ impl ShmIo {
         if inserted.is_err() {
             self.forget_peer(origin, heap);
         } else {
-            self.tx.set_max_heap(number, theirs.max_heap);
+            self.tx.set_max_heap(number, theirs.max_heap, None, None);
             self.set_silent(PeerId(number));
             if let Some(Some(connection)) = self.connections.get_mut(number as usize) {
                 connection.origin = origin;

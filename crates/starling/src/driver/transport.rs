@@ -5,7 +5,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use starling_endpoint::Status;
-use starling_io::MessageMemory;
+use starling_io::{MessageMemory, PeerMemory};
 
 use super::{Command, DeadlineWaker, Driver};
 use crate::address::Address;
@@ -19,12 +19,14 @@ pub(crate) struct DirectTransport {
     /// The channel's number in the event loop.
     channel: u64,
     state: Arc<StateCell>,
+    peer_memory: PeerMemory,
 }
 
 impl DirectTransport {
     pub(crate) fn new(driver: Arc<Driver>, address: Address) -> Self {
         let state = Arc::new(StateCell::new(ChannelState::Idle));
         let channel = driver.next_channel();
+        let peer_memory = driver.memory.of_peer(address.as_str());
         driver.send(Command::Open {
             channel,
             address,
@@ -34,6 +36,7 @@ impl DirectTransport {
             driver,
             channel,
             state,
+            peer_memory,
         }
     }
 }
@@ -89,6 +92,10 @@ impl Transport for DirectTransport {
 
     fn memory(&self) -> &MessageMemory {
         &self.driver.memory
+    }
+
+    fn peer_memory(&self) -> Option<&PeerMemory> {
+        Some(&self.peer_memory)
     }
 
     fn stats(&self) -> Result<ThreadStats, Status> {

@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use starling_endpoint::{CallDescriptor, CallNumber, Encoding, Metadata, OwnedMessage, Status};
-use starling_io::MessageMemory;
+use starling_io::{MessageMemory, PeerMemory};
 use starling_message::MethodDescriptor;
 
 use crate::balancing::Placement;
@@ -90,6 +90,11 @@ pub trait Transport: Send + Sync {
 
     /// The best memory for large parts of requests.
     fn memory(&self) -> &MessageMemory;
+
+    /// The memory for large messages to the server, where senders put them without being asked to.
+    fn peer_memory(&self) -> Option<&PeerMemory> {
+        None
+    }
 
     /// Counters of what the channel works on.
     ///

@@ -1,0 +1,167 @@
+//! Buffers of large messages, to use again: to get so much memory from the system takes longer than to fill it. What
+//! hands messages on from one endpoint to others has them share their buffers, for they go where the messages go.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use starling_msgbuf::Msgbuf;
+
+use crate::msgbuf_pool::Stack;
+
+/// Memory of buffers that are kept, at most.
+const KEPT_BYTES: usize = 128 << 20;
+/// Buffers that are kept, at most.
+const KEPT: usize = 64;
+/// Buffers that one step frees.
+const STEP: usize = 1;
+/// A message gets a buffer of so many times its size at most.
+const ROOMIEST: usize = 8;
+/// The least time in which a buffer was not used before it is freed.
+const STRETCH_NS: u64 = 4_000_000_000;
+
+/// Clones share the buffers.
+#[derive(Clone, Debug, Default)]
+pub struct LargeBuffers(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Memory of those that are kept. Changed with the lock.
+    bytes: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stack: Stack,
+    stretch_begun: u64,
+}
+
+impl LargeBuffers {
+    /// An empty buffer with room for so many bytes.
+    pub(crate) fn take(&self, bytes: usize) -> Msgbuf {
+        let taken = {
+            let mut state = self.lock();
+            let taken = (state.stack).take(bytes..=bytes.saturating_mul(ROOMIEST));
+            self.subtract(taken.as_slice());
+            taken
+        };
+        taken.unwrap_or_else(|| Msgbuf::from_vec(Vec::with_capacity(bytes)))
+    }
+
+    /// Keeps an empty buffer. The one that was used least lately goes if there are too many.
+    #[cold]
+    pub(crate) fn put(&self, buffer: Msgbuf) {
+        let capacity = buffer.capacity();
+        if capacity > KEPT_BYTES {
+            return;
+        }
+        // Freed without the lock.
+        let mut freed = Vec::new();
+        let mut state = self.lock();
+        self.0.bytes.fetch_add(capacity, Ordering::Relaxed);
+        state.stack.push(buffer);
+        while self.bytes() > KEPT_BYTES || state.stack.len() > KEPT {
+            let oldest = state.stack.take_oldest();
+            self.subtract(std::slice::from_ref(&oldest));
+            freed.push(oldest);
+        }
+        drop(state);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        let state = self.0.state.lock();
+        state.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn subtract(&self, taken: &[Msgbuf]) {
+        let bytes = taken.iter().map(Msgbuf::capacity).sum();
+        self.0.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory of those that are kept.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    /// A stretch of time is over, unless another endpoint has just said so.
+    pub(crate) fn begin_stretch(&self, now: u64) {
+        let mut state = self.lock();
+        if now.saturating_sub(state.stretch_begun) >= STRETCH_NS {
+            state.stretch_begun = now;
+            state.stack.begin_stretch();
+        }
+    }
+
+    /// Frees some that the last stretch did not use. Returns whether more are left.
+    pub(crate) fn drop_unused(&self) -> bool {
+        let mut state = self.lock();
+        let freed: Vec<Msgbuf> = state.stack.drain_unused(STEP).collect();
+        self.subtract(&freed);
+        let more = state.stack.has_unused();
+        drop(state);
+        drop(freed);
+        more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer(bytes: usize) -> Msgbuf {
+        Msgbuf::from_vec(Vec::with_capacity(bytes))
+    }
+
+    #[test]
+    fn a_buffer_comes_back_to_whoever_shares_it() {
+        let (one, other) = (LargeBuffers::default(), LargeBuffers::default());
+        let sharing = one.clone();
+        one.put(buffer(1 << 20));
+        assert_eq!(other.take(1 << 19).capacity(), 1 << 19);
+        assert_eq!(sharing.take(1 << 19).capacity(), 1 << 20);
+        assert_eq!((one.bytes(), sharing.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_small_message_leaves_large_buffers_to_others() {
+        let buffers = LargeBuffers::default();
+        buffers.put(buffer(8 << 20));
+        assert_eq!(buffers.take(9 << 10).capacity(), 9 << 10);
+        assert_eq!(buffers.take(1 << 20).capacity(), 8 << 20);
+    }
+
+    #[test]
+    fn the_oldest_go_when_there_are_too_many() {
+        let buffers = LargeBuffers::default();
+        buffers.put(buffer(100 << 20));
+        buffers.put(buffer(20 << 20));
+        buffers.put(buffer(10 << 20));
+        assert_eq!(buffers.bytes(), 30 << 20);
+        buffers.put(buffer(KEPT_BYTES + 1));
+        assert_eq!(buffers.bytes(), 30 << 20);
+        for _ in 0..2 * KEPT {
+            buffers.put(buffer(5000));
+        }
+        assert_eq!(buffers.bytes(), KEPT * 5000);
+    }
+
+    #[test]
+    fn what_a_stretch_did_not_use_is_freed_step_by_step() {
+        let buffers = LargeBuffers::default();
+        let mut now = STRETCH_NS;
+        buffers.begin_stretch(now);
+        for _ in 0..3 {
+            buffers.put(buffer(1 << 20));
+        }
+        now += STRETCH_NS;
+        buffers.begin_stretch(now);
+        assert!(!buffers.drop_unused(), "all of them are new");
+        let used = buffers.take(1 << 20);
+        buffers.put(used);
+        buffers.begin_stretch(now + STRETCH_NS - 1);
+        assert!(!buffers.drop_unused(), "the stretch is not over");
+        buffers.begin_stretch(now + STRETCH_NS);
+        assert!(buffers.drop_unused() && !buffers.drop_unused());
+        assert_eq!(buffers.bytes(), 1 << 20);
+    }
+}
