@@ -58,9 +58,11 @@ pub struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// A clock that reads about zero now.
+    /// A clock that reads less than a second now: all clocks of a host are at a full second at about the same time. So
+    /// what different processes do at intervals wakes those that they talk to together.
     pub fn new() -> Self {
-        Self::starting_at(0)
+        let host = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Self::starting_at(host.tv_nsec as u64)
     }
 
     /// A clock that reads about so much now.

@@ -214,6 +214,10 @@ impl Peers {
     }
 }
 
+/// Peers that are silent are pinged at points of a grid, of so many for the time after which they are: those at about
+/// the same time by one wake-up. Clocks of one host may have the same grid.
+const PING_STEPS: u64 = 8;
+
 impl Peer {
     #[inline]
     fn record_heard(&mut self, now: u64) {
@@ -232,7 +236,11 @@ impl Peer {
             0 => self.heard_at.saturating_add(keepalive_ns),
             _ => 0,
         };
-        silent_at.max(self.pinged_at.saturating_add(pause_ns))
+        let at_ns = silent_at.max(self.pinged_at.saturating_add(pause_ns));
+        match self.unanswered == 0 {
+            true => at_ns - at_ns % (keepalive_ns / PING_STEPS).max(1),
+            false => at_ns,
+        }
     }
 
     /// The preamble of its datagrams for this endpoint, if a session refers to it.

@@ -103,6 +103,35 @@ fn an_idle_pair_sleeps_from_ping_to_ping() {
     assert_eq!(answers(&net), 21);
 }
 
+/// Peers that are silent since about the same time are pinged by one wake-up.
+#[test]
+fn silent_peers_are_pinged_together() {
+    const SERVERS: usize = 8;
+    let mut net = Net::new((0..=SERVERS).map(|_| Config::default()));
+    for server in 1..=SERVERS {
+        net.connect(0, server);
+        net.run_ms(5);
+    }
+    net.run_ms(1_000);
+    let (sent, end, mut wakes) = (net.datagrams(), net.now + 10_000_000_000, 0);
+    while net.now < end {
+        let of = |host: usize| net.hosts[host].protocol.poll_timeout();
+        let next = (0..=SERVERS)
+            .filter_map(of)
+            .min()
+            .expect("there are sessions");
+        wakes += usize::from(of(0) == Some(next));
+        net.run_until(next.max(net.now + 1));
+    }
+    let sent = net.datagrams() - sent;
+    let pings = 2 * 20 * SERVERS as u64;
+    assert!(
+        (pings * 9 / 10..=pings * 11 / 10).contains(&sent),
+        "{sent} pings and pongs"
+    );
+    assert!(wakes <= 50, "{wakes} wake-ups of the client in 10 s");
+}
+
 /// What a server had to look at in several steps once is no reason to wake up for later.
 #[test]
 fn a_server_that_had_many_sessions_sleeps_from_ping_to_ping() {
