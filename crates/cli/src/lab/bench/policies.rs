@@ -1,5 +1,5 @@
-//! The picture of the suite `policies`: the time line of its case `live`. One plot has the whole of it, the next one its
-//! first second with the changes. Two applications take turns on a core, so the last one has the means around all
+//! The picture of the suite `policies`: the time line of its case `live`. One plot has the whole of it, the next one
+//! its first second with the changes. Two applications take turns on a core, so the last one has the means around all
 //! changes, in which turns even out, beside those around moments without one: the applications are asked for their
 //! counts just before both.
 
