@@ -6,6 +6,7 @@ use crate::error::BenchError;
 use crate::metric::Sample;
 use crate::pin::Cores;
 use crate::process::Launcher;
+use crate::timeline::Kept;
 
 /// The arguments of one repetition of a benchmark.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct Context {
     pub seconds: f64,
     /// The network between client and server.
     pub network: Network,
+    /// Takes the time line, if the benchmark has one.
+    pub timeline: Kept,
 }
 
 /// The network between client and server.

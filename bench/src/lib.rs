@@ -37,7 +37,7 @@
 //! | `channel`, [`streams`], [`callers`] | benchmarks of what users take, and the threads and tasks that make its calls |
 //! | `observe` | what metrics and traces cost |
 //! | [`managed`] | what it costs that a service makes the calls |
-//! | [`policies`] | what policies of a service cost, and their changes |
+//! | [`policies`], [`timeline`] | what policies of a service cost, and their changes; those as they come |
 //! | [`kv`] | the load of the key-value demo: Zipf keys, YCSB workloads, the model that checks answers |
 //! | [`veth`] | benchmarks between two network namespaces |
 
@@ -67,6 +67,7 @@ mod slo;
 pub mod streams;
 pub mod suite;
 pub mod table;
+pub mod timeline;
 pub mod veth;
 
 pub use benchmark::{Benchmark, Context};

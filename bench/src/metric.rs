@@ -47,6 +47,8 @@ pub enum Metric {
     Gap,
     /// By how much that is longer than without what is measured, ns.
     LongerGap,
+    /// How long a change took, ns.
+    Took,
     /// From the first of many calls at once to the end of the last one, ns.
     Slowest,
     /// Processor time of a process, in percent of one core.
@@ -98,6 +100,7 @@ impl Metric {
             Self::TailOfPlain => "p99 of plain",
             Self::Gap => "gap",
             Self::LongerGap => "longer gap",
+            Self::Took => "took",
             Self::Slowest => "slowest",
             Self::OfCore => "of a core",
             Self::Cost => "cost",
@@ -120,6 +123,7 @@ impl Metric {
             | Self::Slowest
             | Self::Gap
             | Self::LongerGap
+            | Self::Took
             | Self::Stage(_)
             | Self::StagesSum
             | Self::RoundTrip

@@ -10,10 +10,13 @@
 //! between the turns. One request of 100 has a customer whom the access control refuses; only the others count.
 //!
 //! The case `live` has two applications, with 4 calls at once each. A policy of the first one is attached, configured,
-//! upgraded and detached, a hundred times each. A call that fails ends the benchmark.
+//! upgraded and detached, a hundred times each. A call that fails ends the benchmark. Its time line has the calls that
+//! its figures are of.
 
 mod beside;
 mod load;
+
+pub use load::{HOTEL, ONE_OF, customer};
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -30,6 +33,7 @@ use crate::error::BenchError;
 use crate::managed::start_service;
 use crate::metric::{Metric, Sample};
 use crate::process::{RoleProcess, announce, begin_client, begin_server};
+use crate::timeline::{Change, Timeline, now_ns};
 
 /// Role of a server. Its argument: the name of its service.
 const SERVER_ROLE: &str = "starling-hotel";
@@ -46,10 +50,14 @@ const TURN: Duration = Duration::from_millis(20);
 /// From a change of policies to the turn that it is for.
 const SETTLE: Duration = Duration::from_millis(2);
 /// Calls at once.
-const IN_FLIGHT: usize = 128;
+pub const IN_FLIGHT: usize = 128;
 const IN_FLIGHT_LIVE: usize = 4;
-/// How often each change is made.
-const CHANGES: usize = 100;
+/// The changes of the case `live`, in this order.
+const CHANGES: [&str; 4] = ["attach", "configure", "upgrade", "detach"];
+/// How often each is made, and how often if a measurement is so short that its figures mean nothing.
+const ROUNDS: usize = 100;
+const ROUNDS_OF_SHORT: usize = 5;
+const SHORT_SECONDS: f64 = 0.1;
 /// How long the callers are watched around a change.
 const WATCHED: Duration = Duration::from_millis(20);
 
@@ -157,16 +165,42 @@ impl Operator {
             )
         };
         let upgraded = PolicyChange::new().with_what("live");
-        match number % 4 {
-            0 => self.attach(&policy(1)),
-            1 => {
+        match CHANGES[number % CHANGES.len()] {
+            "attach" => self.attach(&policy(1)),
+            "configure" => {
                 let change = PolicyChange::new().with_what(&policy(2));
                 self.0.configure(&change).wait().map(drop).map_err(failed)
             }
-            2 => self.0.upgrade(&upgraded).wait().map(drop).map_err(failed),
+            "upgrade" => self.0.upgrade(&upgraded).wait().map(drop).map_err(failed),
             _ => self.detach("live"),
         }
     }
+}
+
+/// The rate of calls with something in their way, of that without, and what it costs a call, in ns. `rate` measures one
+/// of both.
+pub fn in_turns(
+    seconds: f64,
+    mut rate: impl FnMut(bool) -> Result<f64, BenchError>,
+) -> Result<Sample, BenchError> {
+    rate(true)?;
+    let until = Instant::now() + Duration::from_secs_f64(seconds);
+    let (mut ratios, mut costs, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    while ratios.len() < 5 || Instant::now() < until {
+        let mut pair = [0.0; 2];
+        for with in [[false, true], [true, false]][ratios.len() % 2] {
+            pair[usize::from(with)] = rate(with)?;
+        }
+        let [without, with] = pair;
+        ratios.push(with / without * 100.0);
+        costs.push((1.0 / with - 1.0 / without) * 1e9);
+        rates.push(with);
+    }
+    Ok(vec![
+        (Metric::Rate, median(rates)),
+        (Metric::OfPlain, median(ratios)),
+        (Metric::Cost, median(costs)),
+    ])
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -201,25 +235,9 @@ fn cost(context: &Context, kind: &str, settings: &str) -> Result<Sample, BenchEr
         }
         Ok::<f64, BenchError>(rate)
     };
-    rate_in_turn(true)?;
-    let until = Instant::now() + Duration::from_secs_f64(context.seconds);
-    let (mut ratios, mut costs, mut rates) = (Vec::new(), Vec::new(), Vec::new());
-    while ratios.len() < 5 || Instant::now() < until {
-        let mut pair = [0.0; 2];
-        for with in [[false, true], [true, false]][ratios.len() % 2] {
-            pair[usize::from(with)] = rate_in_turn(with)?;
-        }
-        let [without, with] = pair;
-        ratios.push(with / without * 100.0);
-        costs.push((1.0 / with - 1.0 / without) * 1e9);
-        rates.push(with);
-    }
+    let sample = in_turns(context.seconds, rate_in_turn)?;
     load.stop()?;
-    Ok(vec![
-        (Metric::Rate, median(rates)),
-        (Metric::OfPlain, median(ratios)),
-        (Metric::Cost, median(costs)),
-    ])
+    Ok(sample)
 }
 
 /// Two applications, of which one has its policies changed.
@@ -233,24 +251,49 @@ fn live(context: &Context) -> Result<Sample, BenchError> {
     };
     let (mut changed, mut other) = (start()?, start()?);
     let process = changed.pid();
+    let rounds = match context.seconds < SHORT_SECONDS {
+        true => ROUNDS_OF_SHORT,
+        false => ROUNDS,
+    };
     let (mut gaps, mut plain_gaps, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for number in 0..4 * CHANGES {
+    let (begun_ns, mut changes, mut unchanged_ns) = (now_ns(), Vec::new(), Vec::new());
+    for number in 0..CHANGES.len() * rounds {
         let mut passed = [0.0; 2];
         for with in [[false, true], [true, false]][number % 2] {
             load::ask(&mut changed)?;
             load::ask(&mut other)?;
-            let begun = Instant::now();
+            let (at_ns, begun) = (now_ns(), Instant::now());
             if with {
                 operator.change(number, process)?;
             }
+            let took_ns = begun.elapsed().as_nanos() as u64;
             sleep(WATCHED.saturating_sub(begun.elapsed()));
-            let gap_ns = load::ask(&mut changed)?.gap_ns as f64;
-            if with { &mut gaps } else { &mut plain_gaps }.push(gap_ns);
+            let gap_ns = load::ask(&mut changed)?.gap_ns;
+            if with {
+                let what = CHANGES[number % CHANGES.len()];
+                gaps.push(gap_ns as f64);
+                changes.push(Change {
+                    what,
+                    at_ns,
+                    took_ns,
+                    gap_ns,
+                });
+            } else {
+                plain_gaps.push(gap_ns as f64);
+                unchanged_ns.push(at_ns);
+            }
             let of_other = load::ask(&mut other)?.passed as f64;
             passed[usize::from(with)] = of_other / begun.elapsed().as_secs_f64();
         }
         ratios.push(passed[1] / passed[0] * 100.0);
     }
+    let applications = [
+        ("changed", load::intervals(&mut changed)?),
+        ("other", load::intervals(&mut other)?),
+    ];
+    let period = (begun_ns, now_ns());
+    let timeline = Timeline::new(period, &applications, changes, &unchanged_ns);
+    context.timeline.keep(timeline);
     let more_ns = median(gaps.clone()) - median(plain_gaps);
     Ok(vec![
         (Metric::Gap, median(gaps)),

@@ -15,6 +15,7 @@
 //! | `min`, `max` | the least and the greatest of the repetitions | `4100.0`, `4900.0` |
 //! | `repetitions` | how many there were; 1 for the simulator, whose runs are deterministic | `5` |
 //! | `paper` | simulator only: the paper's figure, in rows that have one | `18.0` |
+//! | `at_ms` | time lines only: when it was, since the line's beginning; it belongs to the name | `120.0` |
 //!
 //! `suite`, `system`, `scheme`, `case` and `metric` together name a row: no two rows of a run have
 //! all five in common. In rows of the scheme `shm` the case ends with the cores' [`Placement`], so

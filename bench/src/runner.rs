@@ -155,6 +155,7 @@ mod tests {
     use crate::benchmark::Network;
     use crate::pin::Cores;
     use crate::process::Launcher;
+    use crate::timeline::Kept;
 
     fn context() -> Context {
         let cores = Cores::of_this_process().unwrap();
@@ -163,6 +164,7 @@ mod tests {
             cores,
             seconds: 0.001,
             network: Network::Loopback,
+            timeline: Kept::default(),
         }
     }
 

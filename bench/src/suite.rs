@@ -50,8 +50,8 @@ pub enum Suite {
     /// What it costs that a service makes the calls, beside the same callers without one, and beside tonic, alone
     /// and between two proxies: see [`crate::managed`].
     Managed,
-    /// What policies of a service cost the calls that pass them, and what it costs to change them live: see
-    /// [`crate::policies`].
+    /// What policies of a service cost the calls that pass them, beside one of Envoy, and what it costs to change them
+    /// live: see [`crate::policies`].
     Policies,
 }
 

@@ -5,7 +5,7 @@ use std::error::Error;
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=../../crates/sample-services/proto");
     let descriptors = protox::compile(
-        ["echo.proto", "kv.proto"],
+        ["echo.proto", "hotel.proto", "kv.proto"],
         ["../../crates/sample-services/proto"],
     )?;
     tonic_prost_build::configure().compile_fds(descriptors)?;

@@ -4,7 +4,6 @@ use std::io::{BufRead, Write, stdin, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use futures::future::join_all;
 use parking_lot::Mutex;
@@ -15,10 +14,14 @@ use crate::callers::Flavor;
 use crate::device::failed;
 use crate::error::BenchError;
 use crate::process::{RoleProcess, announce};
+use crate::timeline::{Counted, Intervals, now_ns};
 
 /// One request of so many has a customer who is refused.
-const ONE_OF: u64 = 100;
-const HOTEL: &str = "ritz";
+pub const ONE_OF: u64 = 100;
+/// What all of them ask for.
+pub const HOTEL: &str = "ritz";
+/// Asks a process for its intervals; an empty line asks for its counts.
+const INTERVALS: &str = "intervals";
 
 /// What callers have done since they were asked last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,10 +33,11 @@ pub(super) struct Counts {
 }
 
 struct Shared {
-    begun: Instant,
-    /// When the last answer came, since then.
+    /// When the last answer came.
     last_ns: AtomicU64,
     passed: AtomicU64,
+    /// The same calls, by when they ended.
+    intervals: Intervals,
     gap_ns: AtomicU64,
     is_over: AtomicBool,
     failure: Mutex<Option<BenchError>>,
@@ -41,10 +45,11 @@ struct Shared {
 
 impl Shared {
     fn new() -> Self {
+        let now_ns = now_ns();
         Self {
-            begun: Instant::now(),
-            last_ns: AtomicU64::new(0),
+            last_ns: AtomicU64::new(now_ns),
             passed: AtomicU64::new(0),
+            intervals: Intervals::since(now_ns),
             gap_ns: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             failure: Mutex::new(None),
@@ -53,11 +58,14 @@ impl Shared {
 
     /// A call is over.
     fn count(&self, counts: bool) {
-        let now_ns = self.begun.elapsed().as_nanos() as u64;
+        let now_ns = now_ns();
         let last_ns = self.last_ns.swap(now_ns, Ordering::Relaxed);
         self.gap_ns
             .fetch_max(now_ns.saturating_sub(last_ns), Ordering::Relaxed);
-        self.passed.fetch_add(u64::from(counts), Ordering::Relaxed);
+        if counts {
+            self.passed.fetch_add(1, Ordering::Relaxed);
+            self.intervals.count(now_ns);
+        }
     }
 }
 
@@ -127,10 +135,14 @@ impl Drop for Load {
 pub(super) fn serve(load: Load, server: &str) -> Result<(), BenchError> {
     announce(server)?;
     for line in stdin().lock().lines() {
-        line.map_err(BenchError::io("reading from the benchmark"))?;
-        let Counts { passed, gap_ns } = load.take()?;
-        writeln!(stdout(), "{passed} {gap_ns}")
-            .map_err(BenchError::io("writing to the benchmark"))?;
+        let line = line.map_err(BenchError::io("reading from the benchmark"))?;
+        let answer = if line == INTERVALS {
+            load.shared.intervals.counted(now_ns()).to_line()
+        } else {
+            let Counts { passed, gap_ns } = load.take()?;
+            format!("{passed} {gap_ns}")
+        };
+        writeln!(stdout(), "{answer}").map_err(BenchError::io("writing to the benchmark"))?;
     }
     load.stop()
 }
@@ -144,6 +156,13 @@ pub(super) fn ask(client: &mut RoleProcess) -> Result<Counts, BenchError> {
         return Err(client.unexpected(&said));
     };
     Ok(Counts { passed, gap_ns })
+}
+
+/// Asks such a process for its calls in all intervals.
+pub(super) fn intervals(client: &mut RoleProcess) -> Result<Counted, BenchError> {
+    client.write_line(INTERVALS)?;
+    let said = client.read_line()?;
+    Counted::of_line(&said).ok_or_else(|| client.unexpected(&said))
 }
 
 fn call_on<F>(
@@ -190,11 +209,15 @@ pub(super) fn guests(service: &str, server: &str, in_flight: usize) -> Result<Lo
     })
 }
 
+/// The name of a customer who may make reservations, or of one who may not.
+pub fn customer(may: bool) -> &'static str {
+    if may { "Alice" } else { "Mallory" }
+}
+
 /// Makes a reservation, and checks the answer.
 async fn reserve(client: &ReservationClient<Channel>, may: bool) -> Result<(), BenchError> {
-    let customer = if may { "Alice" } else { "Mallory" };
     let mut request = ReservationRequest::new()
-        .with_customer_name(customer)
+        .with_customer_name(customer(may))
         .with_in_date("2015-04-09")
         .with_out_date("2015-04-10")
         .with_room_number(1);
@@ -206,5 +229,21 @@ async fn reserve(client: &ReservationClient<Channel>, may: bool) -> Result<(), B
         },
         Err(status) if !may && status.code() == Code::PermissionDenied => Ok(()),
         Err(status) => Err(failed(status)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_intervals_have_the_calls_that_count_and_no_others() {
+        let shared = Shared::new();
+        for counts in [true, false, true, true] {
+            shared.count(counts);
+        }
+        let intervals = shared.intervals.counted(u64::MAX);
+        assert_eq!(intervals.calls.iter().sum::<u32>(), 3);
+        assert_eq!(shared.passed.load(Ordering::Relaxed), 3);
     }
 }

@@ -10,6 +10,7 @@ mod channel;
 mod echo;
 mod kv;
 mod managed;
+mod policies;
 mod streams;
 
 use std::error::Error;
@@ -35,6 +36,7 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
         Suite::Channel => channel::benchmarks(),
         Suite::Streams => streams::benchmarks(),
         Suite::Managed => managed::benchmarks(),
+        Suite::Policies => policies::benchmarks(),
         Suite::Large
         | Suite::Sessions
         | Suite::Factors
@@ -42,8 +44,7 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
         | Suite::Dispatch
         | Suite::Slo
         | Suite::Interference
-        | Suite::Observe
-        | Suite::Policies => vec![],
+        | Suite::Observe => vec![],
     }
 }
 
@@ -52,6 +53,7 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
     match role {
         echo::ROLE => Some(begin_server(role, arguments).and_then(|_| echo::serve())),
         channel::ROLE => Some(begin_server(role, arguments).and_then(|_| channel::serve())),
+        policies::ROLE => Some(begin_server(role, arguments).and_then(|_| policies::serve())),
         managed::ROLE => Some(begin_client(role, arguments).and_then(|rest| managed::serve(&rest))),
         KV_SERVER_ROLE => Some(begin_server(role, arguments).and_then(|rest| kv::serve(&rest))),
         KV_CLIENT_ROLE => Some(begin_client(role, arguments).and_then(|rest| kv::drive(&rest))),
@@ -64,6 +66,9 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
 mod api {
     pub mod bench {
         tonic::include_proto!("bench");
+    }
+    pub mod hotel {
+        tonic::include_proto!("hotel");
     }
     pub mod kv {
         tonic::include_proto!("kv");

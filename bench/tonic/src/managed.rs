@@ -8,7 +8,7 @@
 //! Proxies stand beside if they are found: see [`proxy`]. They have both cores. Their processor time is counted with
 //! that of client and server.
 
-mod proxy;
+pub(crate) mod proxy;
 
 use std::io::{copy, sink, stdin};
 use std::net::{SocketAddr, TcpListener};
@@ -23,14 +23,14 @@ use starling_bench::{BenchError, Benchmark, Context, Sample};
 use tokio::runtime::Handle;
 use tonic::transport::Channel;
 
-use self::proxy::{Kind, Proxy};
+use self::proxy::{Kind, Policy, Proxy};
 use crate::api::bench::Payload;
 use crate::api::bench::echo_client::EchoClient;
 use crate::channel::{self, Stub, measure_at};
 use crate::{SYSTEM, failed};
 
-/// Role of a process that runs a proxy. Its arguments: which, the path of its program, the address behind it, and the
-/// two cores.
+/// Role of a process that runs a proxy. Its arguments: which, the path of its program, its policy, the address behind
+/// it, and the two cores.
 pub(crate) const ROLE: &str = "proxy";
 
 pub(crate) fn benchmarks() -> Vec<Benchmark> {
@@ -91,12 +91,7 @@ struct Path {
 impl Path {
     fn start(context: &Context, kind: Kind, program: &str) -> Result<Self, BenchError> {
         let server = context.launcher.start(channel::ROLE, &[])?;
-        let proxy = |upstream: &RoleProcess| {
-            let upstream = upstream.address().trim_start_matches("http://");
-            let cores = [context.cores.client, context.cores.server].map(|core| core.to_string());
-            let arguments = [kind.program(), program, upstream, &*cores[0], &*cores[1]];
-            context.launcher.start_client(ROLE, &arguments)
-        };
+        let proxy = |upstream| start_proxy(context, (kind, program), Policy::None, upstream);
         let near_server = proxy(&server)?;
         let near_client = proxy(&near_server)?;
         Ok(Self {
@@ -113,6 +108,27 @@ impl Path {
     fn processes(&self) -> [&RoleProcess; 3] {
         [&self.server, &self.near_server, &self.near_client]
     }
+}
+
+/// Starts a proxy, of a kind and by the path of its program, before what listens at an address.
+pub(crate) fn start_proxy(
+    context: &Context,
+    (kind, program): (Kind, &str),
+    policy: Policy,
+    upstream: &RoleProcess,
+) -> Result<RoleProcess, BenchError> {
+    let upstream = upstream.address().trim_start_matches("http://");
+    let cores = [context.cores.client, context.cores.server].map(|core| core.to_string());
+    let [first, second] = &cores;
+    let arguments = [
+        kind.program(),
+        program,
+        policy.name(),
+        upstream,
+        first,
+        second,
+    ];
+    context.launcher.start_client(ROLE, &arguments)
 }
 
 fn goodput(context: &Context, path: &Path, requests: Requests) -> Result<Sample, BenchError> {
@@ -158,16 +174,17 @@ impl EchoStub for SinkStub {
 pub(crate) fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let bad = || BenchError::BadRoleArguments {
         role: ROLE.into(),
-        why: "expected a kind, a path, an address, and the numbers of two cores".into(),
+        why: "expected a kind, a path, a policy, an address, and the numbers of two cores".into(),
     };
-    let [kind, program, upstream, cores @ ..] = arguments else {
+    let [kind, program, policy, upstream, cores @ ..] = arguments else {
         return Err(bad());
     };
     let kind = Kind::named(kind).ok_or_else(bad)?;
+    let policy = Policy::named(policy).ok_or_else(bad)?;
     let upstream: SocketAddr = upstream.parse().map_err(|_| bad())?;
     pin_to(&two_cores(cores).ok_or_else(bad)?)?;
     let listen = free_address()?;
-    let mut proxy = Proxy::start(kind, program, listen, upstream)?;
+    let mut proxy = Proxy::start((kind, program), policy, listen, upstream)?;
     proxy.wait_until_it_listens(listen)?;
     announce(&format!("http://{listen}"))?;
     // An error ends the proxy just as the end of the input does.
@@ -205,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_role_wants_its_arguments() {
-        let wrong = ["envoy", "envoy", "here", "1", "2"].map(String::from);
+        let wrong = ["envoy", "envoy", "none", "here", "1", "2"].map(String::from);
         for arguments in [&[][..], &wrong[..1], &wrong] {
             let error = serve(arguments).unwrap_err();
             assert!(error.to_string().contains(ROLE), "{error}");

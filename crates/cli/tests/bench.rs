@@ -182,6 +182,10 @@ fn an_impossible_selection_or_picture_is_a_usage_error_before_any_measurement() 
     for (arguments, expected) in [
         (&["rtt", "--only", "starling/rdma"][..], "it has raw/udp"),
         (&["rtt", "--svg", "x.svg"], "leave it out"),
+        (
+            &["policies", "--only", "managed/udp/null", "--svg", "x.svg"],
+            "with its case `live`",
+        ),
         (&["slo", "--svg", "no-such-directory/x.svg"], "that exists"),
         (&["slo", "--svg", "."], "that exists"),
     ] {
@@ -215,6 +219,72 @@ fn a_breakdown_has_a_row_for_every_stage_their_sum_and_a_picture() {
     let picture = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert!(picture.contains("server handler"), "{picture}");
+}
+
+#[test]
+fn live_changes_have_a_time_line_as_rows_and_as_a_picture() {
+    let file = format!("starling-policies-{}.svg", std::process::id());
+    let file = std::env::temp_dir().join(file);
+    let output = starling(&[
+        "bench",
+        "policies",
+        "--quick",
+        "--json",
+        "--only",
+        "managed/udp/live",
+        "--svg",
+        file.to_str().unwrap(),
+    ]);
+    let picture = std::fs::read_to_string(&file);
+    // If the file is missing, an assertion below fails.
+    let _ = std::fs::remove_file(&file);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rows: Vec<Value> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("each line is one JSON object"))
+        .collect();
+    let of = |case: &str, metric: &str| {
+        let such = rows
+            .iter()
+            .filter(|row| row["case"] == case && row["metric"] == metric);
+        such.collect::<Vec<_>>()
+    };
+    assert_eq!(of("live", "longer gap").len(), 1);
+    for kind in ["attach", "configure", "upgrade", "detach"] {
+        let case = format!("live {kind}");
+        assert!(!of(&case, "took").is_empty(), "{case}");
+        assert_eq!(of(&case, "took").len(), of(&case, "gap").len(), "{case}");
+    }
+    let [changed, other] = ["live changed", "live other"].map(|case| of(case, "rate"));
+    assert_eq!(changed.len(), other.len());
+    for (at, row) in changed.iter().enumerate() {
+        assert_eq!(row["at_ms"], at as f64 * 10.0, "{row}");
+    }
+    let calls = |rows: &[&Value]| rows.iter().map(|row| row["value"].as_f64().unwrap()).sum();
+    let sums: [f64; 2] = [calls(&changed), calls(&other)];
+    assert!(sums.iter().all(|calls| *calls > 0.0), "{sums:?}");
+    let picture = picture.expect("the command was asked for the picture");
+    assert!(picture.contains("class=\"mark\"") && picture.contains(">other<"));
+}
+
+#[test]
+fn an_access_control_of_envoy_refuses_who_is_to_be_refused() {
+    // Each answer is checked by the benchmark.
+    let output = starling(&["bench", "policies", "--quick", "--json", "--only", "tonic"]);
+    if text(&output.stderr).contains("nothing in suite") {
+        let test = "an_access_control_of_envoy_refuses_who_is_to_be_refused";
+        println!("skipped: {test} needs `envoy` on the path or in STARLING_ENVOY");
+        return;
+    }
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rows = text(&output.stdout);
+    for metric in ["rate", "of plain", "cost"] {
+        let has = |line: &str| {
+            let row: Value = serde_json::from_str(line).expect("each line is one JSON object");
+            row["case"] == "proxies=2 access-control" && row["metric"] == metric
+        };
+        assert!(rows.lines().any(has), "{metric}: {rows}");
+    }
 }
 
 /// Checks that a device has a row for each stage, one for their sum, and one for the whole call.

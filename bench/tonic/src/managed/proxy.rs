@@ -15,9 +15,53 @@ use crate::failed;
 /// How long a proxy may take to listen.
 const LISTENS: Duration = Duration::from_secs(20);
 
+/// What a proxy does with calls beside passing them on. Only Envoy has policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    None,
+    /// Refuses reservations by the customer's name.
+    AccessControl,
+}
+
+impl Policy {
+    /// Its name in a case.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::AccessControl => "access-control",
+        }
+    }
+
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let mut all = [Self::None, Self::AccessControl].into_iter();
+        all.find(|policy| policy.name() == name)
+    }
+
+    /// Envoy's filter for it.
+    fn filter(self) -> String {
+        if self == Self::None {
+            return String::new();
+        }
+        let script = include_str!("access.lua").lines();
+        let script: String = script.map(|line| format!("{:18}{line}\n", "")).collect();
+        format!(
+            r#"
+          - name: envoy.filters.http.lua
+            typed_config:
+              "@type": {TYPES}.filters.http.lua.v3.Lua
+              default_source_code:
+                inline_string: |
+{script}"#
+        )
+    }
+}
+
+/// What the names of Envoy's types begin with.
+const TYPES: &str = "type.googleapis.com/envoy.extensions";
+
 /// A program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Envoy,
     Haproxy,
     Nginx,
@@ -44,7 +88,7 @@ impl Kind {
     }
 
     /// The program: that which `STARLING_ENVOY`, `STARLING_HAPROXY` or `STARLING_NGINX` names, or the one on the path.
-    pub(super) fn find(self) -> Option<PathBuf> {
+    pub(crate) fn find(self) -> Option<PathBuf> {
         let variable = format!("STARLING_{}", self.program().to_uppercase());
         if let Some(path) = std::env::var_os(variable) {
             return Some(path.into());
@@ -58,9 +102,15 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.program() == program)
     }
 
-    fn config(self, listen: SocketAddr, upstream: SocketAddr, folder: &str) -> String {
+    fn config(
+        self,
+        policy: Policy,
+        listen: SocketAddr,
+        upstream: SocketAddr,
+        folder: &str,
+    ) -> String {
         match self {
-            Self::Envoy => envoy(listen, upstream),
+            Self::Envoy => envoy(listen, upstream, policy),
             Self::Haproxy => haproxy(listen, upstream),
             Self::Nginx => nginx(listen, upstream, folder),
         }
@@ -89,16 +139,17 @@ pub(super) struct Proxy {
 
 impl Proxy {
     pub(super) fn start(
-        kind: Kind,
-        program: &str,
+        (kind, program): (Kind, &str),
+        policy: Policy,
         listen: SocketAddr,
         upstream: SocketAddr,
     ) -> Result<Self, BenchError> {
         let folder = tempfile::tempdir().map_err(BenchError::io("making a folder"))?;
         let path = folder.path().to_string_lossy().into_owned();
         let config = format!("{path}/proxy.yaml");
-        let written = fs::File::create(&config)
-            .and_then(|mut file| file.write_all(kind.config(listen, upstream, &path).as_bytes()));
+        let written = fs::File::create(&config).and_then(|mut file| {
+            file.write_all(kind.config(policy, listen, upstream, &path).as_bytes())
+        });
         written.map_err(BenchError::io("writing a proxy's configuration"))?;
         let child = kind
             .command(program, &config, &path)
@@ -137,7 +188,7 @@ impl Drop for Proxy {
     }
 }
 
-fn envoy(listen: SocketAddr, upstream: SocketAddr) -> String {
+fn envoy(listen: SocketAddr, upstream: SocketAddr, policy: Policy) -> String {
     let address = |address: SocketAddr| {
         format!(
             "{{socket_address: {{address: {}, port_value: {}}}}}",
@@ -146,7 +197,7 @@ fn envoy(listen: SocketAddr, upstream: SocketAddr) -> String {
         )
     };
     let (listen, upstream) = (address(listen), address(upstream));
-    let types = "type.googleapis.com/envoy.extensions";
+    let filter = policy.filter();
     format!(
         r#"
 static_resources:
@@ -156,22 +207,22 @@ static_resources:
     - filters:
       - name: envoy.filters.network.http_connection_manager
         typed_config:
-          "@type": {types}.filters.network.http_connection_manager.v3.HttpConnectionManager
+          "@type": {TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: bench
           codec_type: HTTP2
           route_config:
             virtual_hosts:
             - {{name: all, domains: ["*"], routes: [{{match: {{prefix: "/"}}, route: {{cluster: up, timeout: 0s}}}}]}}
-          http_filters:
+          http_filters:{filter}
           - name: envoy.filters.http.router
-            typed_config: {{"@type": {types}.filters.http.router.v3.Router}}
+            typed_config: {{"@type": {TYPES}.filters.http.router.v3.Router}}
   clusters:
   - name: up
     type: STATIC
     connect_timeout: 1s
     typed_extension_protocol_options:
       envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-        "@type": {types}.upstreams.http.v3.HttpProtocolOptions
+        "@type": {TYPES}.upstreams.http.v3.HttpProtocolOptions
         explicit_http_config: {{http2_protocol_options: {{}}}}
     load_assignment:
       cluster_name: up
@@ -234,7 +285,7 @@ mod tests {
     fn each_proxy_is_told_where_it_listens_and_what_is_behind_it() {
         let [listen, upstream] = ["127.0.0.1:7", "127.0.0.2:8"].map(|at| at.parse().unwrap());
         for kind in Kind::ALL {
-            let config = kind.config(listen, upstream, "/folder");
+            let config = kind.config(Policy::None, listen, upstream, "/folder");
             let both = match kind {
                 Kind::Envoy => [
                     "{address: 127.0.0.1, port_value: 7}",
@@ -248,6 +299,26 @@ mod tests {
             );
             assert_eq!(config.matches('{').count(), config.matches('}').count());
             assert_eq!(Kind::named(kind.program()), Some(kind));
+        }
+    }
+
+    #[test]
+    fn envoy_has_the_filter_of_its_policy_before_the_router() {
+        let at = "127.0.0.1:7".parse().unwrap();
+        let config = |policy| Kind::Envoy.config(policy, at, at, "/folder");
+        assert!(!config(Policy::None).contains("filters.http.lua"));
+        let strict = config(Policy::AccessControl);
+        let [lua, script, router] = ["filters.http.lua.v3.Lua", "Mallory", "http.router"]
+            .map(|text| strict.find(text).expect(text));
+        assert!(lua < script && script < router, "{strict}");
+        let is_inside = |line: &&str| line.starts_with(&" ".repeat(18));
+        let lines = strict
+            .lines()
+            .skip_while(|it| !it.contains("inline_string"));
+        let script_lines = lines.skip(1).take_while(is_inside).count();
+        assert_eq!(script_lines, include_str!("access.lua").lines().count());
+        for policy in [Policy::None, Policy::AccessControl] {
+            assert_eq!(Policy::named(policy.name()), Some(policy));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `starling bench`: runs suites and prints their figures.
 
 mod breakdown;
+mod policies;
 mod slo;
 
 use std::fmt::Write as _;
@@ -14,6 +15,7 @@ use starling_bench::pin::{Cores, pin_thread};
 use starling_bench::process::Launcher;
 use starling_bench::runner::{self, Plan};
 use starling_bench::selection::Selection;
+use starling_bench::timeline::{Kept, Timeline};
 use starling_bench::{Benchmark, Context, Metric, Row, Suite, benchmarks, table};
 
 use crate::error::CliError;
@@ -58,8 +60,8 @@ pub(crate) struct Arguments {
     /// prints all three. May be repeated.
     #[arg(long, value_name = "SYSTEM[/SCHEME[/CASE]]")]
     only: Vec<Selection>,
-    /// The file for the picture of the suite `breakdown` or `slo` [default: starling-SUITE.svg; with
-    /// --json: no picture].
+    /// The file for the picture of the suite `breakdown`, `slo` or `policies` [default: starling-SUITE.svg;
+    /// with --json: no picture].
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -69,7 +71,20 @@ fn picture(suite: Suite) -> Option<&'static str> {
     match suite {
         Suite::Breakdown => Some("starling-breakdown.svg"),
         Suite::Slo => Some("starling-slo.svg"),
+        Suite::Policies => Some("starling-policies.svg"),
         _ => None,
+    }
+}
+
+/// Whether the chosen benchmarks of a suite make a picture.
+fn is_drawn(suite: Suite, only: &[Selection]) -> bool {
+    let is_chosen =
+        |benchmark: &Benchmark| only.is_empty() || only.iter().any(|only| only.selects(benchmark));
+    let is_of_live =
+        |benchmark: &Benchmark| benchmark.case == policies::CASE && is_chosen(benchmark);
+    match suite {
+        Suite::Policies => benchmarks::of(suite).iter().any(is_of_live),
+        _ => picture(suite).is_some(),
     }
 }
 
@@ -109,6 +124,12 @@ nobody uses (`idle`), and a driver that stands still for 10 ms ten times a secon
 of the client share the first core. cpu is processor time of both processes per call; the server's is
 counted in steps of 10 ms. Do not run it by chrt: a thread that spins would keep the core from the one
 that it waits for.
+
+policies: two applications call through one service in the case `live`, while the policies of the first
+one change. Its picture is the time line of the last repetition: calls a second, the changes, and the
+mean around them. With --json it is in further rows, one for 10 ms of an application (rate) and two for a
+change: how long it took, and the longest time around it in which the changed application had no answer
+(gap). They have one more key: at_ms, the time since the line's beginning.
 
 With --json each row is one object with these keys:
   suite, system, scheme, case   what was measured; with metric, the name of the row
@@ -154,7 +175,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     let suites = || arguments.suites.iter().flat_map(|suites| &suites.0);
     let pictures: Vec<&Suite> = suites()
-        .filter(|suite| picture(**suite).is_some())
+        .filter(|suite| is_drawn(**suite, &arguments.only))
         .collect();
     if let Some(file) = &arguments.svg {
         check_svg(file, &pictures).map_err(CliError::Usage)?;
@@ -165,6 +186,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         cores,
         seconds: 0.0,
         network: Network::Loopback,
+        timeline: Kept::default(),
     };
     let veth = starling_bench::veth::is_possible()
         .inspect_err(|problem| eprintln!("left out: benchmarks over xdp and veth ({problem})"))
@@ -198,9 +220,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         );
         bar.finish_and_clear();
         let rows = rows?;
-        output::print(&report(*suite, &rows, arguments.json))?;
-        if let Some(usual) = picture(*suite) {
-            draw(*suite, usual, arguments, &rows)?;
+        let timeline = context.timeline.take();
+        output::print(&report(*suite, &rows, timeline.as_ref(), arguments.json))?;
+        let drawn = match suite {
+            Suite::Slo => Some(slo::svg(&rows)),
+            Suite::Breakdown => Some(breakdown::svg(&rows)),
+            _ => timeline.as_ref().map(policies::svg),
+        };
+        if let Some((usual, svg)) = picture(*suite).zip(drawn) {
+            save(usual, arguments, &svg)?;
         }
     }
     Ok(())
@@ -210,7 +238,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
 /// comes before all measurements.
 fn check_svg(file: &Path, pictures: &[&Suite]) -> Result<(), String> {
     match pictures {
-        [] => return Err("--svg is for the suites `breakdown` and `slo`: leave it out".into()),
+        [] => {
+            let of = "`breakdown`, `slo` and, with its case `live`, `policies`";
+            return Err(format!("--svg is for the suites {of}: leave it out"));
+        }
         [_] => {}
         [first, second, ..] => {
             return Err(format!(
@@ -228,12 +259,8 @@ fn check_svg(file: &Path, pictures: &[&Suite]) -> Result<(), String> {
     Ok(())
 }
 
-/// Draws the picture of a suite and prints the name of its file.
-fn draw(suite: Suite, usual: &str, arguments: &Arguments, rows: &[Row]) -> Result<(), CliError> {
-    let svg = match suite {
-        Suite::Slo => slo::svg(rows),
-        _ => breakdown::svg(rows),
-    };
+/// Writes the picture of a suite and prints the name of its file.
+fn save(usual: &str, arguments: &Arguments, svg: &str) -> Result<(), CliError> {
     let file = match &arguments.svg {
         Some(file) => file,
         None if arguments.json => return Ok(()),
@@ -272,12 +299,11 @@ fn list() -> String {
     text
 }
 
-fn report(suite: Suite, rows: &[Row], json: bool) -> String {
+fn report(suite: Suite, rows: &[Row], timeline: Option<&Timeline>, json: bool) -> String {
     if json {
-        return rows
-            .iter()
-            .map(|row| format!("{}\n", row.to_json()))
-            .collect();
+        let of_line = timeline.map_or_else(Vec::new, |it| it.to_json(suite.name()));
+        let rows = rows.iter().map(Row::to_json).chain(of_line);
+        return rows.map(|row| format!("{row}\n")).collect();
     }
     let table = match suite {
         Suite::Breakdown => table::render_by_metric(rows, Metric::RoundTrip),

@@ -1,4 +1,4 @@
-//! Plots as SVG: curves over two axes, each linear or logarithmic. A page holds several plots.
+//! Plots as SVG: curves over two axes, each linear or logarithmic, and marked moments. A page holds several plots.
 
 use std::fmt::Write as _;
 
@@ -23,6 +23,17 @@ const COLOURS: [&str; 6] = [
     svg::AMBER,
     "#555555",
 ];
+
+/// A curve of more points than this is thin.
+const MANY: usize = 150;
+
+/// Moments at which the same thing happened: a line across the field at each, and their name in the legend.
+#[derive(Clone, Debug)]
+pub(crate) struct Marks {
+    pub(crate) name: String,
+    /// On the horizontal axis.
+    pub(crate) at: Vec<f64>,
+}
 
 /// One axis.
 #[derive(Clone, Copy, Debug)]
@@ -95,8 +106,8 @@ fn label(value: f64) -> String {
     }
 }
 
-/// Several plots on one page, `columns` of them side by side.
-pub(crate) fn page(plots: &[Plot], columns: usize) -> String {
+/// Several plots, as [`svg`] and [`marked`] draw them, on one page, `columns` of them side by side.
+pub(crate) fn page(plots: &[String], columns: usize) -> String {
     let wide = LEFT + FIELD.0 + LEGEND;
     let high = TOP + FIELD.1 + BELOW;
     let lines = plots.len().div_ceil(columns).max(1);
@@ -112,17 +123,18 @@ pub(crate) fn page(plots: &[Plot], columns: usize) -> String {
     for (index, plot) in plots.iter().enumerate() {
         let x = wide * (index % columns) as f64;
         let y = high * (index / columns) as f64;
-        let _ = write!(
-            page,
-            "<g transform=\"translate({x} {y})\">\n{}</g>\n",
-            svg(plot)
-        );
+        let _ = write!(page, "<g transform=\"translate({x} {y})\">\n{plot}</g>\n");
     }
     page + "</svg>\n"
 }
 
 /// One plot.
 pub(crate) fn svg(plot: &Plot) -> String {
+    marked(plot, &[])
+}
+
+/// One plot in which moments are marked.
+pub(crate) fn marked(plot: &Plot, marks: &[Marks]) -> String {
     let points = || plot.curves.iter().flat_map(|curve| &curve.points);
     let x = Axis::of(points().map(|point| point.0), plot.log.0);
     let y = Axis::of(points().map(|point| point.1), plot.log.1);
@@ -171,20 +183,40 @@ pub(crate) fn svg(plot: &Plot) -> String {
             .iter()
             .map(|&(a, b)| format!("{:.1},{:.1}", across(a), down(b)))
             .collect();
-        let at = TOP + 14.0 + 20.0 * index as f64;
+        let width = if line.len() > MANY { 1.0 } else { 2.5 };
         let _ = writeln!(
             svg,
-            r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="2.5" stroke-linejoin="round"/>
-<path d="M{} {at}h24" stroke="{colour}" stroke-width="3"/><text x="{}" y="{}">{}</text>"#,
-            line.join(" "),
-            right + 14.0,
-            right + 46.0,
-            at + 4.0,
-            escaped(&curve.name)
+            r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"/>"#,
+            line.join(" ")
         );
+        legend(&mut svg, right, index, &curve.name, colour);
+    }
+    for (index, marks) in (plot.curves.len()..).zip(marks) {
+        let colour = COLOURS[index % COLOURS.len()];
+        for at in &marks.at {
+            let _ = writeln!(
+                svg,
+                r#"<path class="mark" d="M{:.1} {TOP}V{bottom}" stroke="{colour}" stroke-dasharray="4 3"/>"#,
+                across(*at)
+            );
+        }
+        legend(&mut svg, right, index, &marks.name, colour);
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+/// A line of the legend: a stroke and what it stands for.
+fn legend(svg: &mut String, right: f64, index: usize, name: &str, colour: &str) {
+    let at = TOP + 14.0 + 20.0 * index as f64;
+    let _ = writeln!(
+        svg,
+        r#"<path d="M{} {at}h24" stroke="{colour}" stroke-width="3"/><text x="{}" y="{}">{}</text>"#,
+        right + 14.0,
+        right + 46.0,
+        at + 4.0,
+        escaped(name)
+    );
 }
 
 #[cfg(test)]
@@ -212,15 +244,26 @@ mod tests {
             name: name.into(),
             points: vec![(1.0, 2.0), (2.0, 50.0)],
         };
-        let picture = svg(&Plot {
+        let plot = Plot {
             title: "a < b".into(),
             x: "x",
             y: "y",
             log: (false, true),
             curves: vec![curve("one"), curve("two")],
-        });
+        };
+        let marks = Marks {
+            name: "now".into(),
+            at: vec![1.5, 2.0],
+        };
+        let picture = marked(&plot, &[marks]);
         assert_eq!(picture.matches("<polyline").count(), 2);
-        assert!(picture.contains(">two<") && picture.contains("a &lt; b"));
+        assert_eq!(picture.matches("class=\"mark\"").count(), 2);
+        assert!(picture.contains("M638.0 48V368"), "the axis ends with 2");
+        assert!(
+            [">two<", ">now<", "a &lt; b"]
+                .iter()
+                .all(|it| picture.contains(it))
+        );
         assert!(!picture.contains("NaN"));
     }
 
@@ -233,7 +276,7 @@ mod tests {
             log: (false, false),
             curves: vec![],
         };
-        let page = page(&vec![plot; 3], 2);
+        let page = page(&vec![svg(&plot); 3], 2);
         let places: Vec<&str> = page
             .lines()
             .filter_map(|line| line.strip_prefix("<g transform=\"translate("))

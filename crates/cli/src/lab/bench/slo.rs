@@ -12,7 +12,8 @@ const COLUMNS: usize = 5;
 
 /// All plots on one page, with a row of plots for each device.
 pub(super) fn svg(rows: &[Row]) -> String {
-    curves::page(&plots(rows), COLUMNS)
+    let plots: Vec<String> = plots(rows).iter().map(curves::svg).collect();
+    curves::page(&plots, COLUMNS)
 }
 
 fn plots(rows: &[Row]) -> Vec<Plot> {
