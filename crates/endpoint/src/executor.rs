@@ -113,7 +113,9 @@ impl Executor {
         origin_of: impl Fn(PeerId) -> Origin,
     ) -> (usize, u64) {
         let (mut polled, mut panics) = (0, 0);
-        self.unstarted.extend(self.shared.take_spawned());
+        if self.shared.is_busy() {
+            self.unstarted.extend(self.shared.take_spawned());
+        }
         self.start(shares);
         self.take_ready();
         let is_timed = self.turn.len() > STRIDE || shares.is_on();

@@ -83,7 +83,7 @@ pub use endpoint::Endpoint;
 pub use error::{CallError, CallNotMade, OpenError, WorkerConfigError};
 pub use local::{LocalCall, LocalHandle, Sleep};
 pub use memory::HeldMost;
-pub use server::{DeferredReply, Reply, Request};
+pub use server::{DeferredReply, HeldReply, Reply, Request};
 pub use sessions::SessionState;
 pub use stall::Stall;
 pub use starling_call::{

@@ -21,9 +21,12 @@ const FEW: usize = 128;
 #[derive(Debug)]
 struct Entry {
     cancellation: Cancellation,
-    deadline: Option<u64>,
+    /// [`NEVER`]: none. Not an `Option`: thousands of requests may wait.
+    deadline: u64,
     holding: Option<Holding>,
 }
+
+const _: () = assert!(size_of::<(RequestId, Entry)>() == 48);
 
 #[derive(Debug)]
 pub(crate) struct Pending {
@@ -95,7 +98,7 @@ impl Pending {
     ) {
         let mut entry = Entry {
             cancellation,
-            deadline: None,
+            deadline: NEVER,
             holding,
         };
         if let Some(holding) = holding {
@@ -109,7 +112,7 @@ impl Pending {
             let live = &self.deadlines;
             self.timers
                 .arm(deadline_ns, key, |key| live.get(key).is_some());
-            entry.deadline = Some(key);
+            entry.deadline = key;
         }
         self.requests.insert(id, entry);
     }
@@ -119,8 +122,8 @@ impl Pending {
         let Some(entry) = self.requests.remove(&id) else {
             return;
         };
-        if let Some(key) = entry.deadline {
-            self.deadlines.remove(key);
+        if entry.deadline != NEVER {
+            self.deadlines.remove(entry.deadline);
             self.timers.disarm();
         }
         if let Some(holding) = entry.holding {
@@ -150,7 +153,7 @@ impl Pending {
             };
             self.timers.disarm();
             if let Some(entry) = self.requests.get_mut(&id) {
-                entry.deadline = None;
+                entry.deadline = NEVER;
                 entry.cancellation.cancel(expired());
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use starling_call::header::{self, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RequestExtension};
-use starling_call::{HeaderError, MethodId, Status};
+use starling_call::{Cancellation, HeaderError, MethodId, Status};
 use starling_io::{Clock, PacketIo};
 use starling_proto::{PeerId, RequestId};
 
@@ -164,10 +164,8 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
 
     /// Begins a request of so many bytes that may wait outside its handler, if there is room for it.
     fn begin_waiting(&mut self, tx: &mut I::Tx, request: Request<'_>, bytes: usize) {
-        let holding = Holding {
-            peer: request.peer,
-            bytes: bytes + request.payload.decompressed_len(),
-        };
+        let bytes = bytes + request.payload.decompressed_len();
+        let holding = Holding::new(request.peer, bytes);
         if !self.core.pending.admits(holding) {
             return self.refuse(tx, Refusal::WaitingFull);
         }
@@ -245,22 +243,40 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         let holding = reply.holding.take();
         let status = match reply.outcome.take() {
             Some(ReplyOutcome::Deferred(cancellation)) => {
-                // A reply that was used within the handler is answered already.
-                if !cancellation.is_finished() {
-                    (core.pending).insert(reply.id, cancellation, reply.deadline_ns, holding);
-                    if holding.is_none() {
-                        tables.methods.set_deferring(tables.last_method);
-                    }
-                }
-                // The reply has taken the other one.
-                reply.answer.message = core.proto.buffer();
-                return;
+                let is_answered = cancellation.is_finished();
+                return self.wait_for_answer(cancellation, is_answered, holding);
+            }
+            Some(ReplyOutcome::Held(cancellation)) => {
+                let is_answered = !core.proto.is_wanted(reply.id);
+                return self.wait_for_answer(cancellation, is_answered, holding);
             }
             _ if panicked => handler_panic::status(),
             Some(ReplyOutcome::Status(status)) => status,
             None => Status::internal("the server's handler returned without an answer"),
         };
         core.answer_status(tx, reply.id, &mut reply.answer, &status);
+    }
+
+    /// A request is answered later. A reply that was used within the handler is answered already.
+    fn wait_for_answer(
+        &mut self,
+        cancellation: Cancellation,
+        is_answered: bool,
+        holding: Option<Holding>,
+    ) {
+        let (core, tables) = (&mut self.core, &mut self.tables);
+        let reply = &mut tables.reply;
+        if !is_answered {
+            (core.pending).insert(reply.id, cancellation, reply.deadline_ns, holding);
+            if holding.is_none() {
+                tables.methods.set_deferring(tables.last_method);
+            }
+        }
+        core.proto.put_off(reply.id);
+        if reply.answer.message.capacity() == 0 {
+            // The reply has taken the other one.
+            reply.answer.message = core.proto.buffer();
+        }
     }
 
     /// Hands a request to the workers.

@@ -44,7 +44,22 @@ impl Load {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
     pub(crate) peer: PeerId,
-    pub(crate) bytes: usize,
+    /// A message is never longer.
+    pub(crate) bytes: u32,
+}
+
+impl Holding {
+    /// A message of so many bytes takes room.
+    pub(crate) fn new(peer: PeerId, bytes: usize) -> Self {
+        Self {
+            peer,
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn bytes(self) -> usize {
+        self.bytes as usize
+    }
 }
 
 /// The room for requests that wait.
@@ -74,7 +89,7 @@ impl Room {
         let taken = self.taken.get(request.peer.0 as usize).copied();
         let taken = taken.unwrap_or_default();
         taken.requests < self.free.requests
-            && taken.bytes.saturating_add(request.bytes) <= self.free.bytes
+            && taken.bytes.saturating_add(request.bytes()) <= self.free.bytes
     }
 
     /// A request waits that [`Room::admits`] has admitted.
@@ -83,17 +98,17 @@ impl Room {
         if peer >= self.taken.len() {
             self.taken.resize(peer + 1, Load::default());
         }
-        self.taken[peer].add(request.bytes);
-        self.free.remove(request.bytes);
-        self.all.add(request.bytes);
+        self.taken[peer].add(request.bytes());
+        self.free.remove(request.bytes());
+        self.all.add(request.bytes());
         self.most.note(self.all.memory());
     }
 
     /// A request waits no more.
     pub(crate) fn remove(&mut self, request: Holding) {
-        self.taken[request.peer.0 as usize].remove(request.bytes);
-        self.free.add(request.bytes);
-        self.all.remove(request.bytes);
+        self.taken[request.peer.0 as usize].remove(request.bytes());
+        self.free.add(request.bytes());
+        self.all.remove(request.bytes());
     }
 
     /// Bytes of the messages of all.
@@ -113,7 +128,7 @@ mod tests {
 
     fn of(peer: u32, bytes: usize) -> Holding {
         let peer = PeerId(peer);
-        Holding { peer, bytes }
+        Holding::new(peer, bytes)
     }
 
     /// Each of the peers in turn adds requests of so many bytes until none of them may add one.

@@ -9,6 +9,8 @@
 //!                                                   └─ (dropped) ──────────────▶ INTERNAL
 //! ```
 
+mod held_reply;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +33,8 @@ use crate::payload::Payload;
 use crate::room::Holding;
 use crate::sleep_state::SleepState;
 use crate::timers::NEVER;
+
+pub use held_reply::HeldReply;
 
 /// A response with at least so many bytes is moved into a reply and not copied.
 const MOVED_BYTES: usize = 4096;
@@ -278,6 +282,8 @@ pub(crate) use answer_writers;
 pub(crate) enum ReplyOutcome {
     Status(Status),
     Deferred(Cancellation),
+    /// As one of several that have this cancellation.
+    Held(Cancellation),
 }
 
 /// The slot that the reply of an inline handler writes to. One slot serves all requests in turn, so
@@ -398,6 +404,16 @@ impl Reply<'_> {
         self.defer_with(Answer::default(), Cancellation::default())
     }
 
+    /// Holds an answer as one of several that belong together, as those of a stream: they are cancelled together,
+    /// and `cancellation`, which their owner has, does not end with the answer to one of them.
+    pub fn hold(self, cancellation: &Cancellation) -> HeldReply {
+        self.slot.outcome = Some(ReplyOutcome::Held(cancellation.clone()));
+        HeldReply {
+            id: self.slot.id,
+            abandoned: Some(Arc::clone(&self.slot.abandoned)),
+        }
+    }
+
     fn defer_with(self, answer: Answer, cancellation: Cancellation) -> DeferredReply {
         self.slot.outcome = Some(ReplyOutcome::Deferred(cancellation.clone()));
         DeferredReply {
@@ -406,6 +422,8 @@ impl Reply<'_> {
             answer,
             cancellation,
             abandoned: Arc::clone(&self.slot.abandoned),
+            is_held: false,
+            is_answered: false,
             is_refused: false,
         }
     }
@@ -419,6 +437,9 @@ pub struct DeferredReply {
     answer: Answer,
     cancellation: Cancellation,
     abandoned: Arc<Abandoned>,
+    /// The cancellation is that of other replies, too.
+    is_held: bool,
+    is_answered: bool,
     is_refused: bool,
 }
 
@@ -478,9 +499,15 @@ impl DeferredReply {
         );
     }
 
+    /// The reply is answered, or never will be. False if that was said before.
+    fn finish(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_answered, true)
+            && (self.is_held || self.cancellation.finish())
+    }
+
     /// The parts that the endpoint answers with. The reply counts as answered.
     pub(crate) fn into_parts(mut self) -> (RequestId, Answer) {
-        self.cancellation.finish();
+        self.finish();
         (self.id, std::mem::take(&mut self.answer))
     }
 }
@@ -495,7 +522,7 @@ impl fmt::Debug for DeferredReply {
 
 impl Drop for DeferredReply {
     fn drop(&mut self) {
-        if self.cancellation.finish() {
+        if self.finish() {
             self.abandoned.push(AbandonedReply {
                 id: self.id,
                 message: std::mem::take(&mut self.answer.message),

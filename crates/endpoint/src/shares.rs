@@ -235,10 +235,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         bytes: PayloadBytes<'_>,
     ) {
         let began_ns = self.clock.now_ns();
-        let holding = Holding {
-            peer: io_peer(peer),
-            bytes: bytes.as_slice().len(),
-        };
+        let holding = Holding::new(io_peer(peer), bytes.as_slice().len());
         let is_admitted = (self.shares).admits(peer, began_ns, || tx.origin(io_peer(peer)));
         let has_room = is_admitted || self.core.pending.admits(holding);
         if is_admitted || !has_room && self.shares.admits_without_room() {
@@ -476,10 +473,7 @@ mod tests {
             peer: PeerId(0),
             ext: false,
             message: Msgbuf::default(),
-            holding: Holding {
-                peer: io_peer(PeerId(0)),
-                bytes: 0,
-            },
+            holding: Holding::new(io_peer(PeerId(0)), 0),
         });
         shares.push(PeerId(0), || Origin(0), work);
         assert!(!shares.admits_without_room(), "others wait");

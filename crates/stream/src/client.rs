@@ -4,6 +4,7 @@ use bytes::Bytes;
 use starling_call::{Code, Metadata, Status, StreamFlags, StreamPosition};
 
 use crate::incoming::Incoming;
+use crate::number::Number;
 use crate::outgoing::{Bundle, Outgoing};
 use crate::{Items, MAX_HELD, MAX_OUTSTANDING, Violation};
 
@@ -60,9 +61,10 @@ pub struct ClientStream {
     is_known: bool,
     /// The user may send items.
     sends: bool,
-    end_sent: bool,
-    /// The number of the last request with items.
-    last_with_items: Option<u64>,
+    /// The request that said that no more items come.
+    end_sent: Option<Number>,
+    /// The last request with items.
+    last_with_items: Option<Number>,
     /// So many requests have arrived at the server without a gap.
     received: u64,
     end: Option<Box<End>>,
@@ -85,7 +87,7 @@ impl ClientStream {
             hold: 1,
             is_known: false,
             sends,
-            end_sent: false,
+            end_sent: None,
             last_with_items: None,
             received: 0,
             end: None,
@@ -265,10 +267,12 @@ impl ClientStream {
         let with_items = self.outgoing.may_send();
         let (number, body) = self.outgoing.pop();
         if with_items {
-            self.last_with_items = Some(number);
+            self.last_with_items = Some(Number::new(number));
         }
-        let is_end = self.outgoing.closed && self.outgoing.is_empty() && !self.end_sent;
-        self.end_sent |= is_end;
+        let is_end = self.ends();
+        if is_end {
+            self.end_sent = Some(Number::new(number));
+        }
         self.outstanding += 1;
         // The server answers the first request at once if the next ones may carry items: they wait for it.
         let wants_answer = number == 0 && self.sends && !is_end;
@@ -278,6 +282,12 @@ impl ClientStream {
         let position = self.position(number, flags);
         self.incoming.reported();
         Some(StreamRequest { position, body })
+    }
+
+    /// The position of a request that was polled, to send it once more.
+    pub fn position_of(&self, number: u64) -> StreamPosition {
+        let is_end = self.end_sent.map(Number::get) == Some(number);
+        self.position(number, StreamFlags::NONE.with_if(is_end, StreamFlags::END))
     }
 
     fn position(&self, number: u64, flags: StreamFlags) -> StreamPosition {
@@ -299,14 +309,20 @@ impl ClientStream {
         if !self.is_known || self.outstanding >= MAX_OUTSTANDING {
             return false;
         }
-        let ends = self.outgoing.closed && self.outgoing.is_empty() && !self.end_sent;
         let pulls = self.outstanding < u32::from(self.hold) && self.incoming.keeps_up();
-        ends || pulls || self.may_push_on() || self.incoming.should_report()
+        self.ends() || pulls || self.may_push_on() || self.incoming.should_report()
+    }
+
+    /// Whether the next request says that no more items come.
+    fn ends(&self) -> bool {
+        self.outgoing.closed && self.outgoing.is_empty() && self.end_sent.is_none()
     }
 
     /// Whether items leave now, or wait for more to leave with them.
     fn may_push_on(&self) -> bool {
-        let all_received = self.last_with_items.is_none_or(|last| last < self.received);
+        let all_received = self
+            .last_with_items
+            .is_none_or(|last| last.get() < self.received);
         // The server holds the only outstanding request, if it has that.
         let on_its_way = !all_received && self.outstanding > 1;
         self.outgoing.may_send()

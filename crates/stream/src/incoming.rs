@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use crate::item::Items;
+use crate::number::Number;
 use crate::{BUNDLE_BYTES, MAX_AHEAD, MESSAGE_BYTES, Violation};
 
-/// A message that the reader has not taken.
+/// A message that the reader has not taken, or whose predecessors are missing.
 #[derive(Debug)]
 struct Message {
     number: u64,
@@ -21,17 +22,16 @@ struct Message {
 pub(crate) struct Incoming {
     /// All messages before this one have arrived.
     pub(crate) next: u64,
-    /// Messages whose predecessors are missing.
-    early: Vec<Message>,
-    /// Messages with items, in order.
-    unread: VecDeque<Message>,
-    /// The costs of `unread` and `early`.
+    /// By their numbers: messages with items that are there for the reader, then those whose predecessors are
+    /// missing.
+    messages: VecDeque<Message>,
+    /// The costs of `messages`.
     unread_bytes: usize,
     /// Bytes of messages that were taken and that the other end does not know of.
     unreported_bytes: usize,
     pub(crate) window: u32,
-    /// The number of the last message.
-    pub(crate) end: Option<u64>,
+    /// The last message.
+    end: Option<Number>,
     /// Nobody reads: items are dropped as they come.
     discards: bool,
 }
@@ -40,8 +40,7 @@ impl Incoming {
     pub(crate) fn new(window: u32) -> Self {
         Self {
             next: 0,
-            early: Vec::new(),
-            unread: VecDeque::new(),
+            messages: VecDeque::new(),
             unread_bytes: 0,
             unreported_bytes: 0,
             window,
@@ -58,7 +57,7 @@ impl Incoming {
         is_end: bool,
     ) -> Result<bool, Violation> {
         let expected = self.next;
-        let known = number < expected || self.early.iter().any(|early| early.number == number);
+        let known = number < expected || self.early().any(|early| early.number == number);
         if known || number - expected > MAX_AHEAD {
             return Err(Violation::Number { number, expected });
         }
@@ -71,12 +70,13 @@ impl Incoming {
                 window: self.window,
             });
         }
-        let after_end = self.end.is_some_and(|end| number > end && !body.is_empty());
-        if after_end || (is_end && self.end.is_some()) {
+        let end = self.end.map(Number::get);
+        let after_end = end.is_some_and(|end| number > end && !body.is_empty());
+        if after_end || (is_end && end.is_some()) {
             return Err(Violation::Position);
         }
         if is_end {
-            self.end = Some(number);
+            self.end = Some(Number::new(number));
         }
         let cost = cost_of(&body);
         self.unread_bytes += cost;
@@ -86,30 +86,53 @@ impl Incoming {
         };
         let message = Message { number, body, cost };
         if number != expected {
-            self.early.push(message);
+            let at = self.messages.partition_point(|it| it.number < number);
+            self.messages.insert(at, message);
             return Ok(false);
         }
-        self.append(message);
-        while let Some(index) = self
-            .early
-            .iter()
-            .position(|early| early.number == self.next)
-        {
-            let message = self.early.swap_remove(index);
-            self.append(message);
-        }
-        if self.early.is_empty() {
-            self.early = Vec::new();
-        }
-        Ok(!self.unread.is_empty() || self.is_complete())
+        let at = self.messages.len() - self.early().count();
+        self.append(at, message);
+        self.append_early();
+        Ok(self.is_readable() || self.is_complete())
     }
 
-    fn append(&mut self, message: Message) {
+    /// Messages whose predecessors are missing, the last one first.
+    fn early(&self) -> impl Iterator<Item = &Message> {
+        let next = self.next;
+        let messages = self.messages.iter().rev();
+        messages.take_while(move |message| message.number >= next)
+    }
+
+    /// Takes in the next message, in front of those that are early.
+    fn append(&mut self, at: usize, message: Message) {
         self.next = message.number + 1;
         if self.discards {
             self.count_taken(message.cost);
         } else if !message.body.is_empty() {
-            self.unread.push_back(message);
+            self.messages.insert(at, message);
+        }
+    }
+
+    /// Takes in the early messages whose predecessors are here.
+    fn append_early(&mut self) {
+        let mut at = self.messages.len() - self.early().count();
+        while self
+            .messages
+            .get(at)
+            .is_some_and(|it| it.number == self.next)
+            && let Some(message) = self.messages.remove(at)
+        {
+            let before = self.messages.len();
+            self.append(at, message);
+            at += self.messages.len() - before;
+        }
+        self.release_memory();
+    }
+
+    /// A stream at rest has no memory here.
+    fn release_memory(&mut self) {
+        if self.messages.is_empty() {
+            self.messages = VecDeque::new();
         }
     }
 
@@ -119,20 +142,27 @@ impl Incoming {
         self.unreported_bytes += cost;
     }
 
+    /// Whether the reader has not taken all that is there for it.
+    fn is_readable(&self) -> bool {
+        let first = self.messages.front();
+        first.is_some_and(|first| first.number < self.next)
+    }
+
     /// The items of the next message.
     pub(crate) fn take(&mut self) -> Option<Items> {
-        let Message { body, cost, .. } = self.unread.pop_front()?;
-        self.count_taken(cost);
-        if self.unread.is_empty() {
-            // A stream at rest has no memory here.
-            self.unread = VecDeque::new();
+        if !self.is_readable() {
+            return None;
         }
+        let Message { body, cost, .. } = self.messages.pop_front()?;
+        self.count_taken(cost);
+        self.release_memory();
         Some(Items::new(body))
     }
 
     /// The reader has taken so many messages.
     pub(crate) fn taken(&self) -> u64 {
-        self.unread.front().map_or(self.next, |first| first.number)
+        let first = self.messages.front();
+        first.map_or(self.next, |first| first.number.min(self.next))
     }
 
     /// The reader has taken so much that the other end should know.
@@ -152,19 +182,19 @@ impl Incoming {
 
     /// Whether the last message has arrived, and all before it.
     pub(crate) fn is_complete(&self) -> bool {
-        self.end.is_some_and(|end| self.next > end)
+        self.end.is_some_and(|end| self.next > end.get())
     }
 
     /// Whether the reader has taken everything.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_complete() && self.unread.is_empty()
+        self.is_complete() && !self.is_readable()
     }
 
     /// Nobody reads any more. Early messages count until their predecessors are here, without their bodies.
     pub(crate) fn discard(&mut self) {
         self.discards = true;
         while self.take().is_some() {}
-        for early in &mut self.early {
+        for early in &mut self.messages {
             early.body = Bytes::new();
         }
     }

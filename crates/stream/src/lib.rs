@@ -36,6 +36,7 @@
 mod client;
 mod incoming;
 mod item;
+mod number;
 mod outgoing;
 mod server;
 

@@ -79,7 +79,7 @@ pub(crate) struct Outgoing {
     waiting: VecDeque<Bundle>,
     waiting_bytes: usize,
     /// Bytes in front of each bundle.
-    room: usize,
+    room: u32,
     /// The number of the next message.
     pub(crate) next: u64,
     /// Messages with items that the other end's reader has not taken. Often one.
@@ -88,7 +88,7 @@ pub(crate) struct Outgoing {
     /// The other end's.
     window: u32,
     /// Bytes that may wait, if fewer than the window allows, which is what the other end says.
-    pub(crate) most_waiting: usize,
+    most_waiting: u32,
     /// No more items come from the user.
     pub(crate) closed: bool,
 }
@@ -98,14 +98,24 @@ impl Outgoing {
         Self {
             waiting: VecDeque::new(),
             waiting_bytes: 0,
-            room,
+            room: room as u32,
             next: 0,
             untaken: SmallVec::new(),
             untaken_bytes: 0,
             window: FIRST_WINDOW,
-            most_waiting: MOST_WAITING,
+            most_waiting: MOST_WAITING as u32,
             closed: false,
         }
+    }
+
+    fn room(&self) -> usize {
+        self.room as usize
+    }
+
+    /// From now on an item may be added only while fewer than so many bytes wait.
+    pub(crate) fn keep_fewer_than(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.most_waiting = self.most_waiting.min(bytes);
     }
 
     /// Whether the user may add an item: the bound on what waits here is one item more.
@@ -116,13 +126,13 @@ impl Outgoing {
 
     fn most_bytes(&self) -> usize {
         let most = (self.window as usize).max(BUNDLE_BYTES);
-        most.min(self.most_waiting)
+        most.min(self.most_waiting as usize)
     }
 
     /// Adds an item.
     pub(crate) fn push(&mut self, head: &[u8], tail: Option<&Bytes>) {
         let len = item::len_of(head, tail);
-        let room = self.room;
+        let room = self.room();
         let last = (self.waiting.back_mut()).filter(|last| last.takes(room, len));
         let bundle = match last {
             Some(last) => last,
@@ -143,14 +153,14 @@ impl Outgoing {
             true => bytes,
             false => bytes.max(BUNDLE_BYTES),
         };
-        let bundle = Bundle::with_capacity(self.room, bytes);
+        let bundle = Bundle::with_capacity(self.room(), bytes);
         self.waiting.push_back(bundle);
         self.waiting.back_mut().expect("just added")
     }
 
     /// Lends the bundle that items are being added to. None: there is none, or it has no room.
     pub(crate) fn lend_bundle(&mut self) -> Option<LentBundle> {
-        let room = self.room;
+        let room = self.room();
         if !self.has_room() || !self.waiting.back()?.takes(room, 1) {
             return None;
         }
@@ -163,18 +173,18 @@ impl Outgoing {
 
     /// A bundle that was lent comes back.
     pub(crate) fn take_back(&mut self, lent: LentBundle) {
-        self.waiting_bytes += lent.bundle.len(self.room);
+        self.waiting_bytes += lent.bundle.len(self.room());
         self.waiting.push_back(lent.bundle);
     }
 
     /// An empty bundle with memory for so many bytes, for items that are written where they lie.
     pub(crate) fn new_bundle(&self, bytes: usize) -> Bundle {
-        Bundle::with_capacity(self.room, bytes.min(BUNDLE_BYTES))
+        Bundle::with_capacity(self.room(), bytes.min(BUNDLE_BYTES))
     }
 
     /// Adds a bundle, perhaps to the items that wait.
     pub(crate) fn push_bundle(&mut self, bundle: Bundle) {
-        let room = self.room;
+        let room = self.room();
         let len = bundle.len(room);
         if len == 0 {
             return;
@@ -209,16 +219,15 @@ impl Outgoing {
         !self.waiting.is_empty() && self.untaken_bytes < self.window as usize
     }
 
-    /// The number and the body of the next message, with items if `may_send`.
+    /// The number and the body of the next message, with items if `may_send`. Else it has no memory.
     pub(crate) fn pop(&mut self) -> (u64, Bundle) {
         let number = self.next;
         self.next += 1;
         if !self.may_send() {
-            let head = vec![0; self.room];
-            return (number, Bundle { head, tail: None });
+            return (number, Bundle::default());
         }
         let bundle = self.waiting.pop_front().unwrap_or_default();
-        let bytes = bundle.len(self.room);
+        let bytes = bundle.len(self.room());
         self.waiting_bytes -= bytes;
         if self.waiting.is_empty() {
             // A stream at rest has no memory here.
@@ -278,7 +287,7 @@ mod tests {
         let mut outgoing = Outgoing::new(0);
         outgoing.push(&[], None);
         assert!(outgoing.has_room(), "by default the window decides");
-        outgoing.most_waiting = 1;
+        outgoing.keep_fewer_than(1);
         assert!(!outgoing.has_room());
         outgoing.pop();
         assert!(outgoing.has_room());

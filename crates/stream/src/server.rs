@@ -43,7 +43,7 @@ pub struct ServerStream<R> {
     /// Requests without an answer, oldest first. A stream at rest has one, which has no memory of its own.
     held: SmallVec<[R; 1]>,
     /// As many as the client wants held.
-    hold: usize,
+    hold: u8,
     answer_now: bool,
     headers: Option<Box<Metadata>>,
     trailers: Option<Box<Metadata>>,
@@ -77,7 +77,7 @@ impl<R> ServerStream<R> {
 
     /// From now on an item may be pushed only while fewer than so many bytes wait: with 1, when no item does.
     pub fn keep_fewer_than(&mut self, bytes: usize) {
-        self.outgoing.most_waiting = self.outgoing.most_waiting.min(bytes);
+        self.outgoing.keep_fewer_than(bytes);
     }
 
     /// Adds an item: its bytes, and more that are held by reference.
@@ -208,7 +208,7 @@ impl<R> ServerStream<R> {
         if self.held.len() as u64 > MAX_AHEAD {
             return Err(Violation::Position);
         }
-        self.hold = usize::from(position.hold).max(1);
+        self.hold = position.hold.max(1);
         self.answer_now |= position.flags.has(StreamFlags::ANSWER);
         let could_push = self.outgoing.has_room();
         (self.outgoing).handle_taken(position.taken, position.window)?;
@@ -279,7 +279,7 @@ impl<R> ServerStream<R> {
     /// Whether a request has to be answered though there are no items for it.
     fn must_answer(&self) -> bool {
         self.answer_now
-            || self.held.len() > self.hold
+            || self.held.len() > usize::from(self.hold)
             || self.headers.is_some()
             || self.incoming.should_report()
     }

@@ -15,6 +15,7 @@ use super::slot::{Large, Phase, Slot};
 use starling_msgbuf::Msgbuf;
 
 use crate::congestion::{Ack, Controller};
+use crate::msgbuf_pool::Pool;
 use crate::rtt::Rtt;
 use crate::slots::Slots;
 use crate::table::{Place, SessionHandle};
@@ -40,6 +41,8 @@ pub(crate) struct Queued {
     pub(crate) number: RequestNumber,
     pub(crate) tag: Tag,
     pub(crate) message: Msgbuf,
+    /// The message lies in a buffer of the caller, who gets that back if the call is cancelled.
+    pub(crate) is_lent: bool,
     pub(crate) prefix: Prefix,
     pub(crate) queued_at: u64,
 }
@@ -280,6 +283,7 @@ impl ClientSession {
         &mut self,
         now: u64,
         message: &mut Msgbuf,
+        pool: &mut Pool,
         ext: bool,
         tag: Tag,
         sink: &mut S,
@@ -304,10 +308,10 @@ impl ClientSession {
         }
         let head = start.to_bytes(index as u8, body.len(), number);
         if (sink.push(self.peer, &self.preamble, &head, body, &[])).is_err() {
-            slot.store_unsent(message);
+            slot.store_unsent(message, pool);
             return Err(index);
         }
-        slot.store(message);
+        slot.store(message, pool);
         self.in_flight += 1;
         Ok(())
     }
@@ -325,7 +329,7 @@ impl ClientSession {
 
     /// Puts a request into a free slot; [`ClientSession::send_pending`] sends it. Returns a free
     /// buffer.
-    pub(crate) fn assign_slot(&mut self, now: u64, mut request: Queued) -> Msgbuf {
+    pub(crate) fn assign_slot(&mut self, now: u64, mut request: Queued, pool: &mut Pool) -> Msgbuf {
         if self.busy() == 0 {
             self.control.handle_wake(now);
         }
@@ -338,7 +342,10 @@ impl ClientSession {
         debug_assert!(slot.number < request.number, "the numbers of a slot grow");
         slot.number = request.number;
         slot.tag = request.tag;
-        slot.store_buffer(&mut request.message);
+        match request.is_lent {
+            true => slot.store_buffer(&mut request.message),
+            false => slot.store(&mut request.message, pool),
+        }
         slot.ext = request.prefix.ext;
         slot.active_at = now;
         slot.retries = 0;

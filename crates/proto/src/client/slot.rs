@@ -3,8 +3,9 @@ use starling_msgbuf::Msgbuf;
 
 use crate::cold_state;
 use crate::congestion::Ack;
-use crate::inline_message::InlineMessage;
+use crate::msgbuf_pool::Pool;
 use crate::shared::Shared;
+use crate::slot_message::SlotMessage;
 use crate::transfer::{ResponseWindow, SendWindow};
 use crate::wire::flags;
 use crate::{RequestNumber, Tag};
@@ -33,8 +34,7 @@ pub(crate) enum Large {
     Receive(ResponseWindow),
 }
 
-/// The request, if it is not a small one, and since the first retry the time of the last
-/// confirmation, see [`Slot::confirmed_at`].
+/// Since the first retry, with the time of the last confirmation, see [`Slot::confirmed_at`].
 type ColdState = cold_state::ColdState<Large, u64>;
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct Slot {
     pub(crate) executing: bool,
     /// A request for response is due at the next flush.
     pub(crate) rfr_due: bool,
-    inline: InlineMessage,
+    message: SlotMessage,
 }
 
 impl Default for Slot {
@@ -70,7 +70,7 @@ impl Default for Slot {
             retries: 0,
             rfr_due: false,
             executing: false,
-            inline: InlineMessage::default(),
+            message: SlotMessage::default(),
         }
     }
 }
@@ -78,59 +78,50 @@ impl Default for Slot {
 impl Slot {
     /// Stores a request that was built in `buffer`, and leaves a buffer there.
     #[inline]
-    pub(crate) fn store(&mut self, buffer: &mut Msgbuf) {
-        if !self.inline.store(buffer.head()) {
-            self.store_buffer(buffer);
-        }
+    pub(crate) fn store(&mut self, buffer: &mut Msgbuf, pool: &mut Pool) {
+        self.message.store(buffer, pool);
     }
 
     /// As [`Slot::store`], of a request that the sink had no room for.
     #[cold]
-    pub(crate) fn store_unsent(&mut self, buffer: &mut Msgbuf) {
+    pub(crate) fn store_unsent(&mut self, buffer: &mut Msgbuf, pool: &mut Pool) {
         self.credits = 0;
-        self.store(buffer);
+        self.store(buffer, pool);
     }
 
-    /// Stores a request together with its buffer, in exchange for a buffer that is free.
-    #[inline(never)]
+    /// Stores a request together with its buffer, in exchange for a buffer that is free, or for none.
     pub(crate) fn store_buffer(&mut self, message: &mut Msgbuf) {
-        self.inline.clear();
-        self.cold.swap_message(message);
+        self.message.store_buffer(message);
     }
 
     /// The request, as two parts.
     pub(crate) fn message(&self) -> (&[u8], &[u8]) {
-        self.cold.message(&self.inline)
+        self.message.parts()
     }
 
     /// A range of the request, as two parts.
     pub(crate) fn message_range(&self, from: usize, to: usize) -> (&[u8], &[u8]) {
-        self.cold.message_range(&self.inline, from, to)
+        self.message.range(from, to)
     }
 
     /// Length of the request in bytes.
     pub(crate) fn message_len(&self) -> usize {
-        self.cold.message_len(&self.inline)
+        self.message.len()
     }
 
     /// Takes the request out, to give it back to its caller.
     pub(crate) fn take_message(&mut self) -> Msgbuf {
-        let message = match self.inline.get() {
-            Some(inline) => Msgbuf::from_vec(inline.to_vec()),
-            None => self.cold.take_message(),
-        };
-        self.inline.clear();
-        message
+        self.message.take()
     }
 
     /// Whether the request holds more memory than a slot keeps for its next one. A small request of
     /// one packet holds none; the cold state is not read for it.
     #[inline]
     pub(crate) fn is_bulky(&self) -> bool {
-        if self.phase == Phase::Single && self.inline.get().is_some() {
+        if self.phase == Phase::Single && self.message.is_inline() {
             return false;
         }
-        self.cold.is_bulky()
+        self.message.is_bulky() || self.cold.large().is_some()
     }
 
     /// Since the first retry: when the server last said that it has the request, or else when the
@@ -150,10 +141,10 @@ impl Slot {
         *self.cold.extra_mut() = at;
     }
 
-    /// This endpoint was away for so long, and heard of no confirmation meanwhile.
-    pub(crate) fn discount_absence(&mut self, gap_ns: u64) {
+    /// This endpoint was away for so long, and heard of no confirmation meanwhile, but perhaps just now.
+    pub(crate) fn discount_absence(&mut self, gap_ns: u64, now: u64) {
         if self.phase != Phase::Idle && self.retries > 0 {
-            self.confirm(self.confirmed_at() + gap_ns);
+            self.confirm((self.confirmed_at() + gap_ns).min(now));
         }
     }
 
@@ -177,14 +168,31 @@ impl Slot {
 
     /// Gives back the memory that a request held.
     pub(crate) fn release_memory(&mut self, shared: &mut Shared) {
-        self.inline.clear();
-        let Some((message, large)) = self.cold.take_all() else {
-            return;
-        };
-        shared.pool.put(message);
-        if let Some(Large::Receive(window)) = large {
+        if let Some(message) = self.message.clear() {
+            shared.pool.put(message);
+        }
+        if let Some(Large::Receive(window)) = self.cold.set_large(None) {
             shared.reassembling_responses -= window.arrived.total() as usize;
             shared.pool.put(window.arrived.into_buffer());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_confirmed_later_than_now_after_an_absence() {
+        let mut slot = Slot {
+            phase: Phase::Single,
+            retries: 1,
+            ..Slot::default()
+        };
+        for (confirmed_at, expected) in [(30, 80), (70, 100), (100, 100)] {
+            slot.confirm(confirmed_at);
+            slot.discount_absence(50, 100);
+            assert_eq!(slot.confirmed_at(), expected);
         }
     }
 }
