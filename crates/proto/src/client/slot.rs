@@ -150,10 +150,11 @@ impl Slot {
         *self.cold.extra_mut() = at;
     }
 
-    /// This endpoint was away for so long, and heard of no confirmation meanwhile.
-    pub(crate) fn discount_absence(&mut self, gap_ns: u64) {
+    /// This endpoint was away for so long, and heard of no confirmation meanwhile: but for one that it has read in
+    /// this turn.
+    pub(crate) fn discount_absence(&mut self, now: u64, gap_ns: u64) {
         if self.phase != Phase::Idle && self.retries > 0 {
-            self.confirm(self.confirmed_at() + gap_ns);
+            self.confirm(now.min(self.confirmed_at() + gap_ns));
         }
     }
 
@@ -186,5 +187,25 @@ impl Slot {
             shared.reassembling_responses -= window.arrived.total() as usize;
             shared.pool.put(window.arrived.into_buffer());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_confirmed_after_an_absence_was_not_in_the_future() {
+        let mut slot = Slot {
+            phase: Phase::Single,
+            retries: 1,
+            ..Slot::default()
+        };
+        slot.confirm(100);
+        slot.discount_absence(1000, 500);
+        assert_eq!(slot.confirmed_at(), 600);
+        slot.confirm(1000);
+        slot.discount_absence(1000, 500);
+        assert_eq!(slot.confirmed_at(), 1000);
     }
 }
