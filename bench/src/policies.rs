@@ -10,7 +10,8 @@
 //! between the turns. One request of 100 has a customer whom the access control refuses; only the others count.
 //!
 //! The case `live` has two applications, with 4 calls at once each. A policy of the first one is attached, configured,
-//! upgraded and detached, a hundred times each. A call that fails ends the benchmark.
+//! upgraded and detached, a hundred times each. A call that fails ends the benchmark. The case `live-adapter` replaces
+//! the first one's adapter a hundred times instead; its server is in no service, and reached over UDP.
 
 mod beside;
 mod load;
@@ -18,7 +19,7 @@ mod load;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use starling::managed::{OperatorClient, PolicyChange, SchemaAddition};
+use starling::managed::{AdapterUpgrade, OperatorClient, PolicyChange, SchemaAddition};
 use starling::{CallOptions, Channel, Server};
 use starling_sample_services::api::hotel::RESERVATION_SERVICE;
 use starling_sample_services::hotel;
@@ -31,7 +32,7 @@ use crate::managed::start_service;
 use crate::metric::{Metric, Sample};
 use crate::process::{RoleProcess, announce, begin_client, begin_server};
 
-/// Role of a server. Its argument: the name of its service.
+/// Role of a server. Its argument: the name of its service, or nothing if it has none.
 const SERVER_ROLE: &str = "starling-hotel";
 /// Role of a client. Its arguments: the name of its service, and the server. A line of its input asks for its counts
 /// since the last one.
@@ -69,9 +70,20 @@ pub(crate) fn benchmarks() -> Vec<Benchmark> {
             cost(context, kind, settings)
         })
     });
-    let live = Benchmark::new("udp", MANAGED, "live", live);
+    let live_policies = Benchmark::new("udp", MANAGED, "live", |context| {
+        let of_service = |service: &RoleProcess| service.address().to_owned();
+        live(context, of_service, 4 * CHANGES, Operator::change)
+    });
+    let live_adapter = Benchmark::new("udp", MANAGED, "live-adapter", |context| {
+        live(
+            context,
+            |_| String::new(),
+            CHANGES,
+            Operator::upgrade_adapter,
+        )
+    });
     cost.into_iter()
-        .chain([beside::benchmark(), live])
+        .chain([beside::benchmark(), live_policies, live_adapter])
         .collect()
 }
 
@@ -96,9 +108,11 @@ fn serve_hotel(arguments: &[String]) -> Result<(), BenchError> {
     let [service] = arguments else {
         return Err(bad(SERVER_ROLE, "expected the name of a service"));
     };
-    let builder = Server::builder()
-        .managed_by(service)
-        .add_service(hotel::server());
+    let builder = Server::builder().add_service(hotel::server());
+    let builder = match service.is_empty() {
+        true => builder.direct(),
+        false => builder.managed_by(service),
+    };
     let server = builder.bind("udp://127.0.0.1:0").map_err(failed)?.build();
     let server = server.map_err(failed)?.spawn().map_err(failed)?;
     announce(server.address())?;
@@ -147,6 +161,17 @@ impl Operator {
     fn detach(&self, name: &str) -> Result<(), BenchError> {
         let change = PolicyChange::new().with_what(name);
         self.0.detach(&change).wait().map(drop).map_err(failed)
+    }
+
+    /// The change of the case `live-adapter`.
+    fn upgrade_adapter(&self, _: usize, process: u32) -> Result<(), BenchError> {
+        let upgrade = AdapterUpgrade::new().with_kind("udp").with_process(process);
+        let upgraded = self.0.upgrade_adapters(&upgrade).wait().map_err(failed)?;
+        let stayed = upgraded.message().stayed();
+        match stayed.iter().next() {
+            None => Ok(()),
+            Some(why) => Err(failed(why)),
+        }
     }
 
     /// One of the changes of the case `live`.
@@ -222,11 +247,18 @@ fn cost(context: &Context, kind: &str, settings: &str) -> Result<Sample, BenchEr
     ])
 }
 
-/// Two applications, of which one has its policies changed.
-fn live(context: &Context) -> Result<Sample, BenchError> {
+/// Two applications, of which one has something changed so often. `server_of`: the service of their server.
+fn live(
+    context: &Context,
+    server_of: impl Fn(&RoleProcess) -> String,
+    changes: usize,
+    change: impl Fn(&Operator, usize, u32) -> Result<(), BenchError>,
+) -> Result<Sample, BenchError> {
     let service = start_service(&context.launcher, context.cores)?;
     let operator = Operator::of(&service)?;
-    let server = context.launcher.start(SERVER_ROLE, &[service.address()])?;
+    let server = context
+        .launcher
+        .start(SERVER_ROLE, &[&server_of(&service)])?;
     let start = || {
         let arguments = [service.address(), server.address()];
         context.launcher.start_client(CLIENT_ROLE, &arguments)
@@ -234,14 +266,14 @@ fn live(context: &Context) -> Result<Sample, BenchError> {
     let (mut changed, mut other) = (start()?, start()?);
     let process = changed.pid();
     let (mut gaps, mut plain_gaps, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for number in 0..4 * CHANGES {
+    for number in 0..changes {
         let mut passed = [0.0; 2];
         for with in [[false, true], [true, false]][number % 2] {
             load::ask(&mut changed)?;
             load::ask(&mut other)?;
             let begun = Instant::now();
             if with {
-                operator.change(number, process)?;
+                change(&operator, number, process)?;
             }
             sleep(WATCHED.saturating_sub(begun.elapsed()));
             let gap_ns = load::ask(&mut changed)?.gap_ns as f64;
@@ -266,10 +298,11 @@ mod tests {
     #[test]
     fn each_policy_has_a_benchmark_and_can_be_attached() {
         let names: Vec<_> = benchmarks().iter().map(ToString::to_string).collect();
-        assert_eq!(names.len(), POLICIES.len() + 2);
+        assert_eq!(names.len(), POLICIES.len() + 3);
         assert_eq!(names[0], "managed/udp null");
         assert_eq!(names[3], "managed/udp small-first");
         assert_eq!(names[4], "managed/udp live");
+        assert_eq!(names[5], "managed/udp live-adapter");
         for (kind, settings) in POLICIES {
             let policy = format!(
                 r#"[{{"name":"a","kind":"{kind}","for":{{"methods":["a.A/B"]}},"settings":{settings}}}]"#
