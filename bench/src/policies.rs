@@ -11,7 +11,8 @@
 //!
 //! The case `live` has two applications, with 4 calls at once each. A policy of the first one is attached, configured,
 //! upgraded and detached, a hundred times each. A call that fails ends the benchmark. Its time line has the calls that
-//! its figures are of.
+//! its figures are of. The case `live-adapter` replaces the first one's adapter a hundred times instead; its server is
+//! in no service, and reached over UDP.
 
 mod beside;
 mod load;
@@ -21,7 +22,7 @@ pub use load::{HOTEL, ONE_OF, customer};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use starling::managed::{OperatorClient, PolicyChange, SchemaAddition};
+use starling::managed::{AdapterUpgrade, OperatorClient, PolicyChange, SchemaAddition};
 use starling::{CallOptions, Channel, Server};
 use starling_sample_services::api::hotel::RESERVATION_SERVICE;
 use starling_sample_services::hotel;
@@ -35,7 +36,7 @@ use crate::metric::{Metric, Sample};
 use crate::process::{RoleProcess, announce, begin_client, begin_server};
 use crate::timeline::{Change, Timeline, now_ns};
 
-/// Role of a server. Its argument: the name of its service.
+/// Role of a server. Its argument: the name of its service, or nothing if it has none.
 const SERVER_ROLE: &str = "starling-hotel";
 /// Role of a client. Its arguments: the name of its service, and the server. A line of its input asks for its counts
 /// since the last one.
@@ -52,9 +53,7 @@ const SETTLE: Duration = Duration::from_millis(2);
 /// Calls at once.
 pub const IN_FLIGHT: usize = 128;
 const IN_FLIGHT_LIVE: usize = 4;
-/// The changes of the case `live`, in this order.
-const CHANGES: [&str; 4] = ["attach", "configure", "upgrade", "detach"];
-/// How often each is made, and how often if a measurement is so short that its figures mean nothing.
+/// How often each change is made, and how often if a measurement is so short that its figures mean nothing.
 const ROUNDS: usize = 100;
 const ROUNDS_OF_SHORT: usize = 5;
 const SHORT_SECONDS: f64 = 0.1;
@@ -77,9 +76,14 @@ pub(crate) fn benchmarks() -> Vec<Benchmark> {
             cost(context, kind, settings)
         })
     });
-    let live = Benchmark::new("udp", MANAGED, "live", live);
+    let live = LIVE.iter().map(|case| {
+        Benchmark::new("udp", MANAGED, case.name, move |context| {
+            live(context, case)
+        })
+    });
     cost.into_iter()
-        .chain([beside::benchmark(), live])
+        .chain([beside::benchmark()])
+        .chain(live)
         .collect()
 }
 
@@ -104,9 +108,11 @@ fn serve_hotel(arguments: &[String]) -> Result<(), BenchError> {
     let [service] = arguments else {
         return Err(bad(SERVER_ROLE, "expected the name of a service"));
     };
-    let builder = Server::builder()
-        .managed_by(service)
-        .add_service(hotel::server());
+    let builder = Server::builder().add_service(hotel::server());
+    let builder = match service.is_empty() {
+        true => builder.direct(),
+        false => builder.managed_by(service),
+    };
     let server = builder.bind("udp://127.0.0.1:0").map_err(failed)?.build();
     let server = server.map_err(failed)?.spawn().map_err(failed)?;
     announce(server.address())?;
@@ -157,15 +163,26 @@ impl Operator {
         self.0.detach(&change).wait().map(drop).map_err(failed)
     }
 
+    /// The change of the case `live-adapter`.
+    fn upgrade_adapter(&self, _: &str, process: u32) -> Result<(), BenchError> {
+        let upgrade = AdapterUpgrade::new().with_kind("udp").with_process(process);
+        let upgraded = self.0.upgrade_adapters(&upgrade).wait().map_err(failed)?;
+        let stayed = upgraded.message().stayed();
+        match stayed.iter().next() {
+            None => Ok(()),
+            Some(why) => Err(failed(why)),
+        }
+    }
+
     /// One of the changes of the case `live`.
-    fn change(&self, number: usize, process: u32) -> Result<(), BenchError> {
+    fn change(&self, what: &str, process: u32) -> Result<(), BenchError> {
         let policy = |burst: usize| {
             format!(
                 r#"{{"name":"live","kind":"rate-limit","for":{{"process":{process}}},"settings":{{"burst":{burst}}}}}"#
             )
         };
         let upgraded = PolicyChange::new().with_what("live");
-        match CHANGES[number % CHANGES.len()] {
+        match what {
             "attach" => self.attach(&policy(1)),
             "configure" => {
                 let change = PolicyChange::new().with_what(&policy(2));
@@ -240,11 +257,44 @@ fn cost(context: &Context, kind: &str, settings: &str) -> Result<Sample, BenchEr
     Ok(sample)
 }
 
-/// Two applications, of which one has its policies changed.
-fn live(context: &Context) -> Result<Sample, BenchError> {
+/// What is changed under load.
+struct Live {
+    name: &'static str,
+    /// In this order.
+    changes: &'static [&'static str],
+    change: fn(&Operator, &str, u32) -> Result<(), BenchError>,
+    /// Whether the applications' server is in the service, too.
+    is_server_managed: bool,
+    has_timeline: bool,
+}
+
+const LIVE: [Live; 2] = [
+    Live {
+        name: "live",
+        changes: &["attach", "configure", "upgrade", "detach"],
+        change: Operator::change,
+        is_server_managed: true,
+        has_timeline: true,
+    },
+    Live {
+        name: "live-adapter",
+        changes: &["replace"],
+        change: Operator::upgrade_adapter,
+        is_server_managed: false,
+        has_timeline: false,
+    },
+];
+
+/// Two applications, of which one has something changed.
+fn live(context: &Context, case: &Live) -> Result<Sample, BenchError> {
     let service = start_service(&context.launcher, context.cores)?;
     let operator = Operator::of(&service)?;
-    let server = context.launcher.start(SERVER_ROLE, &[service.address()])?;
+    let of_server = if case.is_server_managed {
+        service.address()
+    } else {
+        ""
+    };
+    let server = context.launcher.start(SERVER_ROLE, &[of_server])?;
     let start = || {
         let arguments = [service.address(), server.address()];
         context.launcher.start_client(CLIENT_ROLE, &arguments)
@@ -257,20 +307,19 @@ fn live(context: &Context) -> Result<Sample, BenchError> {
     };
     let (mut gaps, mut plain_gaps, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let (begun_ns, mut changes, mut unchanged_ns) = (now_ns(), Vec::new(), Vec::new());
-    for number in 0..CHANGES.len() * rounds {
-        let mut passed = [0.0; 2];
+    for number in 0..case.changes.len() * rounds {
+        let (what, mut passed) = (case.changes[number % case.changes.len()], [0.0; 2]);
         for with in [[false, true], [true, false]][number % 2] {
             load::ask(&mut changed)?;
             load::ask(&mut other)?;
             let (at_ns, begun) = (now_ns(), Instant::now());
             if with {
-                operator.change(number, process)?;
+                (case.change)(&operator, what, process)?;
             }
             let took_ns = begun.elapsed().as_nanos() as u64;
             sleep(WATCHED.saturating_sub(begun.elapsed()));
             let gap_ns = load::ask(&mut changed)?.gap_ns;
             if with {
-                let what = CHANGES[number % CHANGES.len()];
                 gaps.push(gap_ns as f64);
                 changes.push(Change {
                     what,
@@ -293,7 +342,9 @@ fn live(context: &Context) -> Result<Sample, BenchError> {
     ];
     let period = (begun_ns, now_ns());
     let timeline = Timeline::new(period, &applications, changes, &unchanged_ns);
-    context.timeline.keep(timeline);
+    if case.has_timeline {
+        context.timeline.keep(timeline);
+    }
     let more_ns = median(gaps.clone()) - median(plain_gaps);
     Ok(vec![
         (Metric::Gap, median(gaps)),
@@ -309,10 +360,11 @@ mod tests {
     #[test]
     fn each_policy_has_a_benchmark_and_can_be_attached() {
         let names: Vec<_> = benchmarks().iter().map(ToString::to_string).collect();
-        assert_eq!(names.len(), POLICIES.len() + 2);
+        assert_eq!(names.len(), POLICIES.len() + 3);
         assert_eq!(names[0], "managed/udp null");
         assert_eq!(names[3], "managed/udp small-first");
         assert_eq!(names[4], "managed/udp live");
+        assert_eq!(names[5], "managed/udp live-adapter");
         for (kind, settings) in POLICIES {
             let policy = format!(
                 r#"[{{"name":"a","kind":"{kind}","for":{{"methods":["a.A/B"]}},"settings":{settings}}}]"#

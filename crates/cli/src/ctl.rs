@@ -5,10 +5,12 @@
 //! | `edit` | policies as they are written on a command line |
 //! | `file`, `quotas` | policies in a file, and the settings of a service |
 //! | `schema` | schemas from files and servers |
+//! | `adapter` | the devices by which applications call |
 //! | `plugin` | libraries with kinds of policies |
 //! | `text`, `json` | listings to read, and for programs |
 //! | `top` | what goes on, live |
 
+mod adapter;
 mod edit;
 pub(crate) mod file;
 mod json;
@@ -70,6 +72,7 @@ Examples, with `starling service run` in another terminal:
   starling ctl list
   starling ctl top
   starling ctl move 4711 --to 1
+  starling ctl adapter upgrade udp congestion=timely
   starling ctl detach searches
   starling ctl apply -f policies.yaml --dry-run";
 
@@ -141,6 +144,9 @@ enum Command {
     /// Methods that policies can look into.
     #[command(subcommand)]
     Schema(schema::Command),
+    /// The devices by which applications call.
+    #[command(subcommand, after_help = adapter::HELP)]
+    Adapter(adapter::Command),
     /// Libraries with kinds of policies.
     #[command(subcommand, after_help = plugin::HELP)]
     Plugin(plugin::Command),
@@ -227,6 +233,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             return output::print(&text::moved(moved.message().datapaths(), *to));
         }
         Command::Schema(command) => return schema::run(&service()?, command),
+        Command::Adapter(command) => return adapter::run(&service()?, command),
         Command::Plugin(command) => return plugin::run(&service()?, command),
         Command::Metrics => {
             let response = service()?.0.metrics(&MetricsRequest::new()).wait()?;

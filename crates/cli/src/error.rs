@@ -56,6 +56,9 @@ pub(crate) enum CliError {
     /// A call ended with a status.
     #[error(transparent)]
     Status(#[from] Status),
+    /// Some datapaths were not upgraded.
+    #[error("{0}")]
+    Stayed(String),
     /// A device failed.
     #[error(transparent)]
     Device(#[from] IoError),

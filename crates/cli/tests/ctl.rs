@@ -10,101 +10,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 
-use common::{Serve, run, run_with_input, starling, text};
+use common::managed::{Service, kv, parts};
+use common::{run, run_with_input, starling, text};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
-
-/// A `starling service run`, which is killed when this is dropped.
-struct Service {
-    name: String,
-    child: Child,
-    /// The line that says where its metrics are, if they are anywhere.
-    page: String,
-}
-
-impl Service {
-    fn start(name: &str, more: &[&str]) -> Self {
-        let name = format!("ctl-{name}-{}", std::process::id());
-        let run = ["service", "run", "--idle", "block", "--name", &name];
-        let mut command = starling(&[&run[..], more].concat());
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let (mut line, mut page) = (String::new(), String::new());
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        output.read_line(&mut line).unwrap();
-        assert_eq!(line, format!("service {name}\n"));
-        if more.contains(&"--config") {
-            // Both lines come at once.
-            page = String::from_utf8(output.buffer().to_vec()).unwrap();
-        }
-        Self { name, child, page }
-    }
-
-    /// Runs `starling ctl` on it. Returns its exit status, its output and its error text.
-    fn ctl(&self, arguments: &[&str]) -> (i32, String, String) {
-        parts(&run(
-            &[&["ctl", "--service", &self.name], arguments].concat()
-        ))
-    }
-
-    /// Runs it, and returns its output.
-    fn done(&self, arguments: &[&str]) -> String {
-        let (code, said, error) = self.ctl(arguments);
-        assert_eq!((code, &*error), (0, ""), "{arguments:?}");
-        said
-    }
-
-    fn apply(&self, file: &str, more: &[&str]) -> (i32, String, String) {
-        let apply = ["ctl", "--service", &self.name, "apply", "-f", "-"];
-        parts(&run_with_input(&[&apply[..], more].concat(), file))
-    }
-
-    fn list(&self) -> Value {
-        serde_json::from_str(&self.done(&["list", "--json"])).unwrap()
-    }
-
-    /// A server that the service listens for.
-    fn serve_kv(&self) -> Serve {
-        let serve = ["serve", "kv", "--records", "0"];
-        let mut command = starling(&[&serve[..], &["--address", "udp://127.0.0.1:0"]].concat());
-        let command = command.env("STARLING_SERVICE", &self.name);
-        Serve::of(command.stdout(Stdio::piped()).spawn().unwrap(), 1)
-    }
-
-    /// Makes a call through the service. Returns its exit status and its error text.
-    fn call(&self, server: &Serve) -> (i32, String) {
-        let scan = [
-            "call",
-            &server.addresses[0],
-            "kv.Kv/Scan",
-            r#"{"limit": 3}"#,
-        ];
-        let mut command = starling(&scan);
-        let (code, _, error) = parts(
-            &command
-                .env("STARLING_SERVICE", &self.name)
-                .output()
-                .unwrap(),
-        );
-        (code, error)
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn parts(output: &Output) -> (i32, String, String) {
-    let code = output.status.code().expect("it ended by itself");
-    (code, text(&output.stdout), text(&output.stderr))
-}
-
-fn kv() -> Serve {
-    Serve::start("kv", &["udp://127.0.0.1:0"], &["--records", "0"])
-}
 
 #[test]
 fn an_operator_adds_changes_and_takes_away_a_policy() {

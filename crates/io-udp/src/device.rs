@@ -70,6 +70,16 @@ impl UdpIo {
             })
     }
 
+    /// A device that opens peers, at any free port.
+    ///
+    /// # Errors
+    /// If a setting is invalid, or the system is out of sockets.
+    pub fn client(config: UdpConfig) -> Result<Self, IoError> {
+        // An IPv6 socket reaches both families where the host has both.
+        Self::bind("udp://[::]:0", config.clone())
+            .or_else(|_| Self::bind("udp://0.0.0.0:0", config))
+    }
+
     fn with_socket(socket: Socket, config: &UdpConfig) -> io::Result<Self> {
         let local = socket
             .local_addr()?

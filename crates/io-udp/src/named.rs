@@ -31,9 +31,7 @@ impl Device for UdpIo {
     }
 
     fn client(_: &str) -> Result<Self, IoError> {
-        // An IPv6 socket reaches both families where the host has both.
-        Self::bind("udp://[::]:0", UdpConfig::default())
-            .or_else(|_| Self::bind("udp://0.0.0.0:0", UdpConfig::default()))
+        Self::client(UdpConfig::default())
     }
 
     fn has_host_name(address: &str) -> bool {

@@ -1,5 +1,7 @@
 //! The devices of the service's own links: a table with one line for each.
 
+use std::fmt;
+
 use starling_endpoint::EndpointConfig;
 use starling_io::{Device, IoError, MonotonicClock};
 use starling_io_shm::ShmIo;
@@ -7,17 +9,50 @@ use starling_io_tcp::TcpIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 
+use crate::adapter::AdapterSettings;
 use crate::error::ServiceError;
 use crate::link::{EndpointLink, Link};
 
 type Opened = Result<Box<dyn Link>, ServiceError>;
+type OpenClient = fn(&str, &MonotonicClock, &EndpointConfig, &AdapterSettings) -> Opened;
+
+/// A device by which an application may call.
+trait AdapterDevice: Device {
+    /// One with these settings, that reaches addresses like this one.
+    fn adapter(address: &str, settings: &AdapterSettings) -> Result<Self, IoError>;
+}
+
+impl AdapterDevice for UdpIo {
+    fn adapter(_: &str, settings: &AdapterSettings) -> Result<Self, IoError> {
+        Self::client(settings.udp())
+    }
+}
+
+impl AdapterDevice for ShmIo {
+    /// The address has all settings of the device.
+    fn adapter(address: &str, _: &AdapterSettings) -> Result<Self, IoError> {
+        <Self as Device>::client(address)
+    }
+}
+
+impl AdapterDevice for XdpIo {
+    fn adapter(address: &str, settings: &AdapterSettings) -> Result<Self, IoError> {
+        Self::client(address, settings.xdp())
+    }
+}
+
+impl AdapterDevice for TcpIo {
+    fn adapter(_: &str, settings: &AdapterSettings) -> Result<Self, IoError> {
+        Self::client(settings.tcp())
+    }
+}
 
 /// A kind of device, as functions over addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceKind {
     scheme: &'static str,
     check: fn(&str) -> Result<(), IoError>,
-    client: fn(&str, &MonotonicClock, &EndpointConfig) -> Opened,
+    client: OpenClient,
     bind: fn(&str, &MonotonicClock, &EndpointConfig) -> Opened,
     reaches: fn(&str, &str) -> bool,
     has_host_name: fn(&str) -> bool,
@@ -31,11 +66,14 @@ static KINDS: [DeviceKind; 4] = [
     kind::<TcpIo>(),
 ];
 
-const fn kind<I: Device>() -> DeviceKind {
+const fn kind<I: AdapterDevice>() -> DeviceKind {
     DeviceKind {
         scheme: I::SCHEME,
         check: I::check,
-        client: |address, clock, config| open(I::client(address)?, clock, config),
+        client: |address, clock, config, settings| {
+            let io = I::adapter(address, settings)?;
+            open(io, clock, &settings.endpoint(config))
+        },
         bind: |address, clock, config| {
             let mut bound = I::bind(address, 1)?;
             let (_, io) = bound.pop().expect("one for each thread");
@@ -51,6 +89,12 @@ fn open<I: Device>(io: I, clock: &MonotonicClock, config: &EndpointConfig) -> Op
     Ok(Box::new(EndpointLink::new(io, clock.clone(), config)?))
 }
 
+impl fmt::Debug for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.scheme)
+    }
+}
+
 impl DeviceKind {
     /// The kind of device that has such addresses.
     ///
@@ -58,13 +102,18 @@ impl DeviceKind {
     /// If there is none, or the address is malformed.
     pub(crate) fn of(address: &str) -> Result<Self, ServiceError> {
         let scheme = address.split_once("://").map_or("", |(scheme, _)| scheme);
-        let Some(kind) = KINDS.iter().find(|kind| kind.scheme == scheme) else {
+        let Some(kind) = Self::named(scheme) else {
             return Err(ServiceError::UnknownDevice {
                 address: address.to_owned(),
             });
         };
         (kind.check)(address)?;
-        Ok(*kind)
+        Ok(kind)
+    }
+
+    /// The kind with this scheme, if there is one.
+    pub(crate) fn named(scheme: &str) -> Option<Self> {
+        KINDS.iter().find(|kind| kind.scheme == scheme).copied()
     }
 
     pub(crate) fn scheme(&self) -> &'static str {
@@ -77,8 +126,9 @@ impl DeviceKind {
         address: &str,
         clock: &MonotonicClock,
         config: &EndpointConfig,
+        settings: &AdapterSettings,
     ) -> Opened {
-        (self.client)(address, clock, config)
+        (self.client)(address, clock, config, settings)
     }
 
     /// A link that is reached at this address.

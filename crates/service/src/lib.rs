@@ -25,12 +25,13 @@
 //! | [`quota`], [`account`] | what applications and users may have of the service, and what they have |
 //! | [`operator`] | what the operator does: policies, what goes on |
 //! | [`control`], [`publication`] | addresses at which the service listens for applications |
-//! | [`device`] | the devices of links |
+//! | [`device`], [`adapter`] | the devices of links, and what operators set of those by which applications call |
 
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod acceptor;
 mod account;
+mod adapter;
 mod attached;
 mod attempts;
 mod control;

@@ -2,6 +2,7 @@
 //!
 //! All changes come down to one: a list takes the place of the list of policies, whole or not at all.
 
+mod adapters;
 mod builder;
 mod listing;
 #[cfg(test)]
@@ -14,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use starling::managed::{
-    KnownMethodsMut, ListRequest, ListingMut, MetricsRequest, MetricsTextMut, MoveRequest,
-    MovedMut, Operator, PluginAddition, PluginsMut, PolicyChange, PolicyChangesMut, SchemaAddition,
+    AdapterUpgrade, AdaptersMut, AdaptersUpgradedMut, KnownMethodsMut, ListRequest, ListingMut,
+    MetricsRequest, MetricsTextMut, MoveRequest, MovedMut, Operator, PluginAddition, PluginsMut,
+    PolicyChange, PolicyChangesMut, SchemaAddition,
 };
 use starling::{Request, Status};
 use starling_policy::{PolicySpec, SpecError, parse_list};
@@ -91,7 +93,7 @@ impl Operations {
     /// Asks all runtimes, and waits for their answers, which are in their order.
     fn ask_all<T>(
         &self,
-        command: impl Fn(mpsc::SyncSender<T>) -> Command,
+        mut command: impl FnMut(mpsc::SyncSender<T>) -> Command,
     ) -> Result<Vec<T>, Status> {
         let asked = self.shared.runtimes().iter().map(|runtime| {
             let (sender, receiver) = mpsc::sync_channel(1);
@@ -480,6 +482,26 @@ impl Operator for Operations {
         let moved = self.move_to_runtime(asked.process(), asked.runtime())?;
         response.set_datapaths(moved as u32);
         Ok(())
+    }
+
+    fn list_adapters(
+        &self,
+        request: Request<'_, ListRequest>,
+        response: AdaptersMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        self.fill_adapters(response)
+    }
+
+    fn upgrade_adapters(
+        &self,
+        request: Request<'_, AdapterUpgrade>,
+        response: AdaptersUpgradedMut<'_>,
+    ) -> Result<(), Status> {
+        check_operator(&request)?;
+        let asked = request.message();
+        let (kind, process) = (asked.kind(), asked.process_opt());
+        self.upgrade_adapters_of(kind, process, asked.settings(), response)
     }
 
     fn add_schema(

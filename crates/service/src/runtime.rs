@@ -12,6 +12,8 @@
 //! can disturb another's streams or sessions.
 
 mod accounts;
+mod answering;
+mod bindings;
 mod calls;
 mod command;
 mod ends;
@@ -32,13 +34,15 @@ mod resolving;
 mod routes;
 mod sessions;
 mod streams;
+mod upgrading;
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use starling_endpoint::{CallError, Code, EndpointConfig, MethodId, Status, unsent_message};
+use starling::reflection::REFLECTION_SERVICE;
+use starling_endpoint::{CallError, MethodId, SessionId, Status, StreamFlags};
 use starling_io::{Clock, MonotonicClock, PeerId};
 
 use self::calls::{Calls, Forwarded};
@@ -47,12 +51,13 @@ use self::links::{LinkId, Links};
 use self::load::Load;
 use self::policies::Policies;
 use self::poller::Poller;
-use self::reading::{Asking, is_own};
+use self::reading::Asking;
 use self::resolving::Resolving;
 use self::routes::{Callers, RouteId, RouteState, Routes};
+use self::upgrading::{Adapter, Upgrading};
 use crate::error::ServiceError;
-use crate::forwarded::{self, translate};
-use crate::link::{Arrived, Ended, Events, Link};
+use crate::forwarded::translate;
+use crate::link::{Arrived, Events, Link};
 use crate::publication::Publication;
 use crate::shared::Shared;
 
@@ -63,6 +68,7 @@ pub(crate) use self::paths::Paths;
 pub(crate) use self::policies::Counts;
 pub(crate) use self::report::Report;
 pub(crate) use self::routes::Local;
+pub(crate) use self::upgrading::{AdapterReport, Replacement, Upgraded};
 
 /// While links are busy or spin, the parked ones are looked at once in so many rounds.
 const ROUNDS_PER_LOOK: u32 = 16;
@@ -87,16 +93,18 @@ pub(crate) struct Runtime {
     asking: Asking,
     load: Load,
     shared: Arc<Shared>,
-    /// The links by which applications call out, by device.
-    adapters: HashMap<Application, Vec<(String, LinkId)>>,
+    /// The links by which applications call out.
+    adapters: HashMap<Application, Vec<Adapter>>,
+    upgrading: Upgrading,
     /// Where applications connect that have no link of their own.
     frontend: Option<LinkId>,
     clock: MonotonicClock,
-    config: EndpointConfig,
     commands: mpsc::Receiver<Command>,
     handle: RuntimeHandle,
     /// The method by which an application asks whether its server is reached.
     reach: MethodId,
+    /// That by which it asks its server of a method.
+    bind: MethodId,
     resolving: Resolving,
     /// Callers whose server is gone.
     leaving: Vec<Leaving>,
@@ -109,10 +117,9 @@ impl Runtime {
     pub(crate) fn new(
         own: usize,
         frontend: Option<Box<dyn Link>>,
-        clock: MonotonicClock,
-        config: EndpointConfig,
         shared: Arc<Shared>,
     ) -> Result<Self, ServiceError> {
+        let clock = shared.clock.clone();
         let mut links = Links::new(clock.clone(), Poller::new()?);
         let frontend = frontend.map(|link| links.insert(link)).transpose()?;
         let (sender, commands) = mpsc::channel();
@@ -127,12 +134,13 @@ impl Runtime {
             load: Load::default(),
             shared,
             adapters: HashMap::new(),
+            upgrading: Upgrading::default(),
             frontend,
             clock,
-            config,
             commands,
             handle: RuntimeHandle::new(sender, waker),
             reach: MethodId(starling::managed::reach_method().id),
+            bind: MethodId(REFLECTION_SERVICE.methods[0].id),
             resolving: Resolving::default(),
             leaving: Vec::new(),
             publications: HashMap::new(),
@@ -142,19 +150,16 @@ impl Runtime {
     /// A runtime that nobody reaches.
     #[cfg(test)]
     pub(crate) fn of_nobody() -> Self {
-        let (clock, config) = (MonotonicClock::new(), EndpointConfig::default());
-        let kind = crate::device::DeviceKind::of("shm://nobody").expect("an address");
-        let link = kind.client("shm://nobody", &clock, &config);
-        let quotas = crate::Quotas::default();
-        let shared = Shared::new(1, Vec::new(), quotas, Arc::default(), clock.clone());
-        let runtime = Self::new(
-            0,
-            Some(link.expect("a device")),
-            clock,
-            config,
-            Arc::new(shared),
+        let (clock, config) = (
+            MonotonicClock::new(),
+            starling_endpoint::EndpointConfig::default(),
         );
-        let runtime = runtime.expect("a poller");
+        let kind = crate::device::DeviceKind::of("shm://nobody").expect("an address");
+        let link = kind.client("shm://nobody", &clock, &config, &Default::default());
+        let quotas = crate::Quotas::default();
+        let shared = Shared::new(1, Vec::new(), quotas, Arc::default(), clock, config);
+        let frontend = link.expect("a device");
+        let runtime = Self::new(0, Some(frontend), Arc::new(shared)).expect("a poller");
         runtime.shared.set_runtimes(vec![runtime.handle()]);
         runtime
     }
@@ -192,6 +197,9 @@ impl Runtime {
             if !self.leaving.is_empty() {
                 is_idle &= !self.end_left();
             }
+            if !self.upgrading.is_idle() {
+                self.look_at_upgrades();
+            }
             is_idle &= !self.release_held();
             is_idle &= !self.release_read();
             rounds_since_look += 1;
@@ -210,7 +218,8 @@ impl Runtime {
                 let until_ns = self
                     .leaving_until_ns()
                     .into_iter()
-                    .chain(self.policies.due_ns());
+                    .chain(self.policies.due_ns())
+                    .chain(self.upgrades_due_ns());
                 self.links.look(may_sleep, until_ns.min())?;
                 if may_sleep {
                     self.load.begin_round(self.clock.now_ns());
@@ -259,6 +268,10 @@ impl Runtime {
                     self.set_policies(list);
                     let _ = reply.send(());
                 }
+                Command::Adapters { reply } => {
+                    let _ = reply.send(self.report_adapters());
+                }
+                Command::ReplaceAdapters { list, reply } => self.replace_adapters(list, reply),
                 Command::Report { reply } => {
                     let _ = reply.send(self.report());
                 }
@@ -296,6 +309,7 @@ impl Runtime {
         let changes = entry.link.sessions_changed();
         let sessions_changed = std::mem::replace(&mut entry.sessions_seen, changes) != changes;
         let is_connecting = entry.connecting > 0;
+        let is_any_over = sessions_changed || !events.ended.is_empty();
         for ended in events.ended.drain(..) {
             self.finish(id, ended);
         }
@@ -314,6 +328,12 @@ impl Runtime {
             for route in self.routes.with_session_of(id) {
                 self.check_session(route);
             }
+            for route in self.routes.with_successor_on(id) {
+                self.check_successor(route);
+            }
+        }
+        if is_any_over {
+            self.end_previous_on(id);
         }
         Ok(is_idle)
     }
@@ -335,7 +355,7 @@ impl Runtime {
         self.admit(route, arrived);
     }
 
-    fn forward(&mut self, id: RouteId, mut arrived: Arrived) {
+    fn forward(&mut self, id: RouteId, arrived: Arrived) {
         if arrived.passed.may_have_run()
             && !self.may_run_again(&arrived.passed, arrived.request.method)
         {
@@ -345,6 +365,13 @@ impl Runtime {
         let Some(route) = self.routes.get_mut(id) else {
             return;
         };
+        if let Some(position) = arrived.request.options.stream
+            && position.number > 0
+            && let Some((link, session)) =
+                route.previous_with((arrived.request.method, position.id))
+        {
+            return self.make(id, link, session, arrived);
+        }
         match &route.state {
             RouteState::Open(_)
                 if arrived.request.method == self.reach
@@ -355,43 +382,15 @@ impl Runtime {
                     entry.link.answer(arrived.reply, Ok(()));
                 }
             }
+            // It is known soon which server answers.
+            RouteState::Open(_)
+                if route.successor.is_some() && arrived.request.method == self.bind =>
+            {
+                route.waiting.push(arrived);
+            }
             RouteState::Open(session) => {
-                let (session, from, to) = (*session, route.from(), route.link);
-                let stream_key = match arrived.request.options.stream {
-                    Some(_) => self.stream_key(id, arrived.peer),
-                    None => 0,
-                };
-                arrived.keep();
-                let Arrived {
-                    reply,
-                    mut request,
-                    passed,
-                    charge,
-                    ..
-                } = arrived;
-                request.options.stream = translate(request.options.stream, stream_key);
-                let stream = request.options.stream.map(|position| position.id);
-                let call = Forwarded {
-                    from,
-                    reply,
-                    call: None,
-                    stream_key,
-                    method: request.method,
-                    passed,
-                    stream,
-                    route: id,
-                    charge,
-                };
-                let tag = self.calls.insert(to, call);
-                let Some(entry) = self.links.awake(to) else {
-                    let status = Status::unavailable("the service's device has failed");
-                    return self.fail(to, tag, status);
-                };
-                match entry.link.call(session, request, tag) {
-                    Ok(call) => self.calls.made(to, tag, call),
-                    Err(CallError::Draining) => self.refuse_draining(to, tag),
-                    Err(error) => self.fail(to, tag, self.not_made(id, error)),
-                }
+                let (session, link) = (*session, route.link);
+                self.make(id, link, session, arrived);
             }
             RouteState::Down { until_ns, status } if now_ns() < *until_ns => {
                 let (from, status) = (route.from(), status.clone());
@@ -406,6 +405,57 @@ impl Runtime {
                 route.waiting.push(arrived);
                 self.resolve(id);
             }
+        }
+    }
+
+    /// Makes a call of a route, in one of its sessions.
+    fn make(&mut self, id: RouteId, to: LinkId, session: SessionId, mut arrived: Arrived) {
+        let stream_key = match arrived.request.options.stream {
+            Some(_) => self.stream_key(id, arrived.peer),
+            None => 0,
+        };
+        arrived.keep();
+        let Arrived {
+            reply,
+            mut request,
+            passed,
+            charge,
+            ..
+        } = arrived;
+        let Some(route) = self.routes.get_mut(id) else {
+            return;
+        };
+        let asks = request.method == self.bind && matches!(route.callers, Callers::Peer(..));
+        let question = asks.then(|| route.bindings.question(request.body()));
+        request.options.stream = translate(request.options.stream, stream_key);
+        let stream = request.options.stream;
+        let call = Forwarded {
+            from: route.from(),
+            reply,
+            call: None,
+            stream_key,
+            method: request.method,
+            passed,
+            stream: stream.map(|position| position.id),
+            route: id,
+            question: question.flatten(),
+            charge,
+        };
+        if let Some(position) = stream
+            && position.flags.has(StreamFlags::CANCEL)
+            && let Some(streams) = route.streams_on(to)
+        {
+            streams.end((request.method, position.id));
+        }
+        let tag = self.calls.insert(to, call);
+        let Some(entry) = self.links.awake(to) else {
+            let status = Status::unavailable("the service's device has failed");
+            return self.fail(to, tag, status);
+        };
+        match entry.link.call(session, request, tag) {
+            Ok(call) => self.calls.made(to, tag, call),
+            Err(CallError::Draining) => self.refuse_draining(to, tag),
+            Err(error) => self.fail(to, tag, self.not_made(id, error)),
         }
     }
 
@@ -451,99 +501,6 @@ impl Runtime {
         match route.is_some_and(|route| matches!(route.callers, Callers::All(_))) {
             true => self.shared.stream_keys.hash_one(peer.0),
             false => 0,
-        }
-    }
-
-    // ---- ends of calls ----
-
-    /// A call is over that was made on a link.
-    fn finish(&mut self, on: LinkId, ended: Ended) {
-        if is_own(&ended) {
-            return self.handle_own(ended);
-        }
-        let Some(forwarded) = self.calls.remove(on, ended.tag) else {
-            return;
-        };
-        let (forwarded, result) = match (ended.result, forwarded.passed.attempts.is_some()) {
-            (Err(status), true) => match self.fail_attempt(forwarded, status) {
-                Some((forwarded, status)) => (forwarded, Err(status)),
-                None => return,
-            },
-            (result, _) => (forwarded, result),
-        };
-        let Forwarded {
-            from,
-            mut reply,
-            stream_key,
-            method,
-            mut passed,
-            route,
-            stream,
-            charge,
-            ..
-        } = forwarded;
-        let Some(entry) = self.links.awake(from) else {
-            return self.end_of_policies(&passed, method, Code::Cancelled);
-        };
-        let result = match (result, reply.cancellation().status()) {
-            (Ok(response), _) => {
-                // Another route may have its number by now.
-                if let Some(id) = stream.filter(|_| response.stream().is_some())
-                    && let Some(route) = self.routes.get_mut(route)
-                    && route.from() == from
-                {
-                    route.streams.insert((method, id));
-                }
-                passed.set_response(response.body().len());
-                if let Some(charge) = &charge {
-                    charge.count_response(response.body().len() + response.fields().len());
-                }
-                forwarded::fill(&mut reply, response, stream_key);
-                Ok(())
-            }
-            // The call was cancelled because its caller no longer waits.
-            (Err(_), Some(why)) => Err(why),
-            (Err(mut status), None) => {
-                // Another route may have its number by now.
-                let route = self.routes.get(route);
-                if let Some(route) = route.filter(|route| route.from() == from) {
-                    status = route.named_publicly(status);
-                }
-                if unsent_message(&mut status).is_some() {
-                    // No server has it: the caller may make it elsewhere.
-                    entry.link.refuse_draining(reply);
-                    return self.end_of_policies(&passed, method, Code::Cancelled);
-                }
-                if !status.may_have_run() {
-                    reply.set_refused();
-                }
-                Err(status)
-            }
-        };
-        let code = result.as_ref().err().map_or(Code::Ok, Status::code);
-        entry.link.answer(reply, result);
-        self.end_of_policies(&passed, method, code);
-    }
-
-    /// Ends a call that did not run.
-    fn fail(&mut self, on: LinkId, tag: u64, status: Status) {
-        let result = Err(status.with_not_run());
-        self.finish(on, Ended { tag, result });
-    }
-
-    /// The server of a call that was not made shuts down: the caller may make it elsewhere.
-    fn refuse_draining(&mut self, on: LinkId, tag: u64) {
-        if let Some(call) = self.calls.remove(on, tag) {
-            self.make_elsewhere(call.from, call.reply, &call.passed, call.method);
-        }
-    }
-
-    /// Cancels the calls whose callers no longer wait.
-    fn cancel_given_up(&mut self) {
-        for (link, call) in self.calls.take_cancelled() {
-            if let Some(entry) = self.links.awake(link) {
-                entry.link.cancel(call);
-            }
         }
     }
 }

@@ -121,6 +121,7 @@ impl Service {
             config.quotas,
             Arc::clone(&schemas),
             clock.clone(),
+            config.endpoint.clone(),
         );
         shared.identities = Configured::new(&config.identities)?;
         shared.spans.clone_from(&spans);
@@ -254,10 +255,7 @@ fn open_runtimes(
     }
     let link = EndpointLink::new(device, clock.clone(), &config.endpoint)?;
     let mut frontend: Option<Box<dyn Link>> = Some(Box::new(link));
-    let open = |number| {
-        let (clock, endpoint) = (clock.clone(), config.endpoint.clone());
-        Runtime::new(number, frontend.take(), clock, endpoint, Arc::clone(shared))
-    };
+    let open = |number| Runtime::new(number, frontend.take(), Arc::clone(shared));
     (0..config.runtimes).map(open).collect()
 }
 

@@ -1,11 +1,14 @@
 //! What all runtimes of a service share.
 
+use std::collections::HashMap;
 use std::hash::RandomState;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use starling_endpoint::EndpointConfig;
 use starling_io::{Clock, MonotonicClock};
 
+use crate::adapter::AdapterSettings;
 use crate::directory::Directory;
 use crate::placement::Placement;
 use crate::quota::Quotas;
@@ -26,9 +29,16 @@ pub(crate) struct Shared {
     pub(crate) placement: Placement,
     /// Where spans go.
     pub(crate) spans: Option<Arc<SpanQueue>>,
-    /// Held while policies change, and while applications move: a request passes the same policies in both runtimes.
+    /// Held while policies or adapters change, and while applications move: a request passes the same policies in both
+    /// runtimes, and an adapter is replaced in one.
     pub(crate) changing: Mutex<()>,
-    clock: MonotonicClock,
+    pub(crate) clock: MonotonicClock,
+    /// That of endpoints.
+    pub(crate) config: EndpointConfig,
+    /// Of adapters, by the kind of their device, unless an application has its own.
+    adapters: Mutex<HashMap<&'static str, Arc<AdapterSettings>>>,
+    /// Tells answers of servers from others.
+    pub(crate) answers: RandomState,
     /// Makes a secret number of each peer, see [`translate`](crate::forwarded::translate).
     pub(crate) stream_keys: RandomState,
     runtimes: OnceLock<Vec<RuntimeHandle>>,
@@ -41,6 +51,7 @@ impl Shared {
         quotas: Quotas,
         schemas: Arc<Schemas>,
         clock: MonotonicClock,
+        config: EndpointConfig,
     ) -> Self {
         Self {
             schemas,
@@ -52,6 +63,9 @@ impl Shared {
             spans: None,
             changing: Mutex::default(),
             clock,
+            config,
+            adapters: Mutex::default(),
+            answers: RandomState::new(),
             stream_keys: RandomState::new(),
             runtimes: OnceLock::new(),
         }
@@ -66,6 +80,15 @@ impl Shared {
     pub(crate) fn runtime_of(&self, process: u32, user: Option<u32>) -> usize {
         let identities = || self.identities.of_process(process, user);
         (self.placement).runtime_of(Some(process), self.clock.now_ns(), identities)
+    }
+
+    /// The settings with which adapters of a kind begin.
+    pub(crate) fn adapter_settings(&self, kind: &'static str) -> Arc<AdapterSettings> {
+        Arc::clone(self.adapters.lock().entry(kind).or_default())
+    }
+
+    pub(crate) fn set_adapter_settings(&self, kind: &'static str, settings: Arc<AdapterSettings>) {
+        self.adapters.lock().insert(kind, settings);
     }
 
     /// Ends all runtimes.

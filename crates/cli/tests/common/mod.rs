@@ -1,6 +1,8 @@
 //! Helpers that run the command, and a server that the command started.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub(crate) mod managed;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! What an operator changes, and whatever else is asked for.
 
 use starling::managed::{
-    HoldRequest, HoldResponse, ListRequest, Listing, PluginAddition, Plugins, PolicyChange,
-    PolicyChanges, PublishRequest, Published,
+    AdapterUpgrade, Adapters, AdaptersUpgraded, HoldRequest, HoldResponse, ListRequest, Listing,
+    PluginAddition, Plugins, PolicyChange, PolicyChanges, PublishRequest, Published,
 };
 use starling::{Code, Message};
 use starling_policy::{KINDS, check_list};
@@ -137,6 +137,9 @@ fn any_bytes_are_control_messages_or_refused() {
         read::<Listing>(bytes);
         read::<PolicyChange>(bytes);
         read::<PolicyChanges>(bytes);
+        read::<AdapterUpgrade>(bytes);
+        read::<AdaptersUpgraded>(bytes);
+        read::<Adapters>(bytes);
         read::<PluginAddition>(bytes);
         read::<Plugins>(bytes);
     });

@@ -24,8 +24,17 @@ pub(super) struct Forwarded {
     /// The id of its stream at the server.
     pub(super) stream: Option<u64>,
     pub(super) route: RouteId,
+    /// What its caller asks the server of a method, to remember it with the answer.
+    pub(super) question: Option<Box<[u8]>>,
     /// What it takes, until it is over.
     pub(super) charge: Option<Charge>,
+}
+
+impl Forwarded {
+    /// Whether it asks the server of a method.
+    pub(super) fn asks(&self) -> bool {
+        self.question.is_some()
+    }
 }
 
 /// The calls that were made on one link. Their places are their tags there.
@@ -73,6 +82,17 @@ impl Calls {
 
     pub(super) fn remove(&mut self, on: LinkId, tag: u64) -> Option<Forwarded> {
         self.tables.get_mut(on)?.calls.try_remove(tag as usize)
+    }
+
+    /// Whether there is such a call among those that were made on a link.
+    pub(super) fn has(&self, on: LinkId, is_it: impl Fn(&Forwarded) -> bool) -> bool {
+        let table = self.tables.get(on);
+        table.is_some_and(|table| table.calls.iter().any(|(_, call)| is_it(call)))
+    }
+
+    /// How many were made on a link.
+    pub(super) fn len(&self, on: LinkId) -> usize {
+        self.tables.get(on).map_or(0, |table| table.calls.len())
     }
 
     /// Takes out the calls that were made on a link, to go on elsewhere.

@@ -10,6 +10,7 @@ use super::policies::Counts;
 use super::poller::RuntimeWaker;
 use super::report::Report;
 use super::resolving::Wanted;
+use super::upgrading::{AdapterReport, Replacement, Upgraded};
 use crate::attached::AttachedPolicy;
 use crate::link::Link;
 use crate::publication::Publication;
@@ -52,6 +53,15 @@ pub(crate) enum Command {
     SetPolicies {
         list: Vec<AttachedPolicy>,
         reply: mpsc::SyncSender<()>,
+    },
+    /// The operator wants to know by which links applications call.
+    Adapters {
+        reply: mpsc::SyncSender<Vec<AdapterReport>>,
+    },
+    /// These links take the places of adapters. Answered when it is known for all calls.
+    ReplaceAdapters {
+        list: Vec<Replacement>,
+        reply: mpsc::SyncSender<Upgraded>,
     },
     /// The operator wants to know.
     Report { reply: mpsc::SyncSender<Report> },

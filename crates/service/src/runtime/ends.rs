@@ -9,9 +9,11 @@ use super::routes::{Callers, RouteId, RouteState};
 impl Runtime {
     /// The callers of a route are gone, or its server is for good.
     pub(super) fn remove_route(&mut self, id: RouteId) {
+        self.end_trial(id, "its callers are gone");
         let Some(route) = self.routes.remove(id) else {
             return;
         };
+        self.forget_previous(id);
         self.shared.placement.end(route.identity.process);
         self.leaving.retain(|leaving| leaving.route != id);
         self.resolving.forget(id);
@@ -24,6 +26,10 @@ impl Runtime {
             let status =
                 Status::unavailable("the service no longer reaches the server for this caller");
             self.refuse(from, arrived, status);
+        }
+        for previous in route.previous {
+            self.close(previous.link, previous.session);
+            self.leave_link(previous.link);
         }
         let Some(entry) = self.links.awake(route.link) else {
             return;
@@ -70,7 +76,7 @@ impl Runtime {
     /// Ends a link that no route needs.
     pub(super) fn remove_link(&mut self, id: LinkId) {
         self.adapters.retain(|_, links| {
-            links.retain(|(_, link)| *link != id);
+            links.retain(|adapter| adapter.link != id);
             !links.is_empty()
         });
         self.fail_calls_of(
@@ -90,7 +96,13 @@ impl Runtime {
             failure,
             "a device of the service has failed, and all calls on it"
         );
+        if let Some(entry) = self.links.get_mut(id) {
+            // Its number is no other link's before it is removed here.
+            entry.routes += 1;
+        }
         self.fail_calls_of(id, failure);
+        self.fail_trials_on(id, failure);
+        self.lose_previous_on(id);
         for route in self.routes.of_link(id) {
             self.end_route(route);
         }

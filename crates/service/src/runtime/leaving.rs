@@ -52,6 +52,10 @@ impl Runtime {
             return;
         }
         route.state = RouteState::Leaving;
+        self.end_trial(id, "its server is gone");
+        let Some(route) = self.routes.get_mut(id) else {
+            return;
+        };
         let callers = route.callers;
         if let Some(publication) = self.publications.get(&callers.link()) {
             self.shared.directory.begin_leaving(publication.id);

@@ -12,6 +12,7 @@ use super::leaving::Leaving;
 use super::links::{LinkEntry, LinkId};
 use super::policies::Held;
 use super::routes::{Callers, Route, RouteId, RouteState};
+use super::upgrading::Adapter;
 use super::{Application, Command, Runtime};
 use crate::publication::Publication;
 
@@ -19,8 +20,8 @@ use crate::publication::Publication;
 pub(crate) struct Handover {
     process: u32,
     links: Vec<(LinkId, LinkEntry, Slab<Forwarded>)>,
-    /// Those of them by which it calls out, with the addresses for which they were made.
-    adapters: Vec<(String, LinkId)>,
+    /// Those of them by which it calls out.
+    adapters: Vec<Adapter>,
     routes: Vec<(RouteId, Route)>,
     /// With the times until which policies hold them.
     held: Vec<(u64, Held)>,
@@ -67,15 +68,24 @@ impl Runtime {
         }
         let application = Application::Process(process);
         let ids = self.routes.of_application(application);
+        let is_tried = |runtime: &Self, id: &RouteId| {
+            let route = runtime.routes.get(*id);
+            route.is_some_and(|route| route.successor.is_some())
+        };
+        // What ends one may begin another.
+        while let Some(id) = ids.iter().copied().find(|id| is_tried(self, id)) {
+            self.fail_trial(id, "the application moves to another runtime");
+        }
         let adapters = self.adapters.remove(&application).unwrap_or_default();
         let mut links = self.links.of_process(process);
-        links.extend(adapters.iter().map(|(_, link)| *link));
+        links.extend(adapters.iter().map(|adapter| adapter.link));
         let (mut routes, mut held, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
         let mut publications = Vec::new();
         for id in ids {
             held.append(&mut self.policies.take_of_route(id));
             leaving.extend(self.leaving.extract_if(.., |leaving| leaving.route == id));
             self.resolving.forget(id);
+            self.forget_previous(id);
             let Some(mut route) = self.routes.remove(id) else {
                 continue;
             };
@@ -130,9 +140,11 @@ impl Runtime {
             }
         }
         let route_of = self.adopt_routes(process, routes, &link_of);
-        let adapters = adapters.into_iter();
-        let adapters = adapters.filter_map(|(address, old)| Some((address, *link_of.get(&old)?)));
-        let adapters: Vec<_> = adapters.collect();
+        let arrived = |adapter: Adapter| {
+            let link = *link_of.get(&adapter.link)?;
+            Some(Adapter { link, ..adapter })
+        };
+        let adapters: Vec<_> = adapters.into_iter().filter_map(arrived).collect();
         if !adapters.is_empty() {
             let application = Application::Process(process);
             self.adapters
@@ -142,6 +154,9 @@ impl Runtime {
         }
         for (on, calls) in tables {
             self.adopt_calls(on, calls, &link_of, &route_of);
+        }
+        for id in route_of.values() {
+            self.keep_previous(*id);
         }
         self.adopt_held(held, &route_of);
         // Policies may have changed on the way.
@@ -217,6 +232,11 @@ impl Runtime {
             };
             route.callers = route.callers.by(*from);
             route.link = *to;
+            route.previous.retain_mut(|previous| {
+                let link = link_of.get(&previous.link).copied();
+                previous.link = link.unwrap_or(previous.link);
+                link.is_some()
+            });
             route.chain = self.policies.chain(&route);
             let is_resolving = matches!(route.state, RouteState::Resolving);
             let id = self.routes.insert(route);

@@ -1,5 +1,7 @@
 //! How an application that calls out gets its route, and the links for its routes.
 
+use std::sync::Arc;
+
 use starling_endpoint::Status;
 use starling_io::PeerId;
 use starling_io_shm::AcceptQueue;
@@ -8,6 +10,7 @@ use starling_policy::Side;
 use super::identity::Identity;
 use super::links::LinkId;
 use super::routes::{Callers, Route, RouteId};
+use super::upgrading::Adapter;
 use super::{Application, Command, Runtime};
 use crate::device::DeviceKind;
 use crate::error::ServiceError;
@@ -102,25 +105,37 @@ impl Runtime {
         target: &str,
     ) -> Result<LinkId, Status> {
         let adapters = self.adapters.entry(application).or_default();
-        let reaches = |(opened, _): &&(String, LinkId)| {
-            DeviceKind::of(opened).is_ok_and(|of| of.scheme() == kind.scheme())
-                && kind.reaches(opened, target)
+        let is_of_kind = |of: &&Adapter| {
+            DeviceKind::of(&of.address).is_ok_and(|of| of.scheme() == kind.scheme())
         };
-        if let Some((_, link)) = adapters.iter().find(reaches) {
-            return Ok(*link);
+        let reaches = |of: &&Adapter| !of.is_replaced && kind.reaches(&of.address, target);
+        let found = adapters.iter().filter(is_of_kind).find(reaches);
+        if let Some(adapter) = found {
+            return Ok(adapter.link);
         }
-        if adapters.len() == MAX_ADAPTERS {
+        let in_place = adapters.iter().filter(|adapter| !adapter.is_replaced);
+        if in_place.count() == MAX_ADAPTERS {
             return Err(Status::resource_exhausted(format!(
                 "the service has {MAX_ADAPTERS} devices for this application already: use fewer interfaces, and \
                  addresses with the same settings"
             )));
         }
+        // The operator may have set some of this application's alone.
+        let own = adapters.iter().rfind(is_of_kind);
+        let settings = own.map(|adapter| Arc::clone(&adapter.settings));
+        let of_all = || self.shared.adapter_settings(kind.scheme());
+        let settings = settings.unwrap_or_else(of_all);
         let failed = |error: ServiceError| Status::unavailable(error.to_string());
         let link = kind
-            .client(target, &self.clock, &self.config)
+            .client(target, &self.clock, &self.shared.config, &settings)
             .map_err(failed)?;
         let link = self.links.insert(link).map_err(failed)?;
-        adapters.push((target.to_owned(), link));
+        adapters.push(Adapter {
+            address: target.to_owned(),
+            link,
+            settings,
+            is_replaced: false,
+        });
         Ok(link)
     }
 }

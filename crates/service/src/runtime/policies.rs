@@ -343,8 +343,10 @@ impl Runtime {
             return true;
         };
         let stream_key = self.stream_key(id, arrived.peer);
+        let key = (method, position.id ^ stream_key);
         let goes_on = |route: &mut Route| {
-            position.number > 0 && route.streams.contains((method, position.id ^ stream_key))
+            position.number > 0
+                && (route.streams.contains(key) || route.previous_with(key).is_some())
         };
         !self.routes.get_mut(id).is_some_and(goes_on)
     }

@@ -11,6 +11,7 @@ use super::resolving::Wanted;
 use super::routes::{Callers, Local, Route, RouteId};
 use super::{Application, Command, Runtime};
 use crate::ROOT;
+use crate::adapter::AdapterSettings;
 use crate::device::DeviceKind;
 use crate::error::ServiceError;
 use crate::publication::Publication;
@@ -126,12 +127,13 @@ impl Runtime {
                 format!("{application}: an application listens for the service at shm://NAME");
             return Err(Status::invalid_argument(text));
         }
+        let (config, settings) = (&self.shared.config, AdapterSettings::default());
         let link = within
-            .client(application, &self.clock, &self.config)
+            .client(application, &self.clock, config, &settings)
             .map_err(refused)?;
         let to = self.links.insert(link).map_err(refused)?;
         let listening = kind
-            .bind(address, &self.clock, &self.config)
+            .bind(address, &self.clock, config)
             .and_then(|link| self.links.insert(link));
         let from = match listening {
             Ok(from) => from,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use starling::Message;
-use starling::reflection::{BindRequest, BindResponse, REFLECTION_SERVICE};
+use starling::reflection::{BindRequest, BindResponse};
 use starling_compress::Algorithm;
 use starling_endpoint::{CallError, CallOptions, Code, Encoding, MethodId, Status, unsent_message};
 use starling_io::Clock;
@@ -27,7 +27,7 @@ use crate::forwarded::{CallResult, ForwardedRequest};
 use crate::link::{Arrived, Ended};
 
 /// Set in the tags of the service's own calls. Those of forwarded ones are places in a table.
-const OWN_CALL: u64 = 1 << 63;
+pub(super) const OWN_CALL: u64 = 1 << 63;
 /// Bits of the numbers of one runtime's own calls.
 const QUESTIONS_OF_ONE: u32 = 48;
 /// How long a server may take to describe a method.
@@ -184,8 +184,7 @@ impl Runtime {
             timeout: Some(ANSWER_TIME),
             ..CallOptions::default()
         };
-        let request =
-            ForwardedRequest::new(MethodId(REFLECTION_SERVICE.methods[0].id), options, body);
+        let request = ForwardedRequest::new(self.bind, options, body);
         self.asking.next += 1;
         let tag = OWN_CALL | self.asking.next;
         let entry = self.links.awake(link).ok_or_else(gone)?;
@@ -208,6 +207,9 @@ impl Runtime {
 
     /// A call of the service's own is over: takes in what it brought.
     pub(super) fn handle_own(&mut self, ended: Ended) {
+        if Self::is_of_trial(&ended) {
+            return self.handle_answer(ended);
+        }
         let Some(question) = self.asking.calls.remove(&ended.tag) else {
             return;
         };

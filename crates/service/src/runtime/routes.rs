@@ -21,10 +21,12 @@ use starling_endpoint::{SessionId, Status};
 use starling_io::PeerId;
 
 use super::Application;
+use super::bindings::Bindings;
 use super::identity::Identity;
 use super::links::LinkId;
 use super::reading::{Known, KnownMethods, Reading};
-use super::streams::Streams;
+use super::streams::{StreamKey, Streams};
+use super::upgrading::Successor;
 use crate::ROOT;
 use crate::account::DatapathShare;
 use crate::datapath::Chain;
@@ -95,6 +97,16 @@ impl Local {
     }
 }
 
+/// A session that another one has replaced, and that carries on what it has begun.
+#[derive(Debug)]
+pub(super) struct Previous {
+    pub(super) link: LinkId,
+    pub(super) session: SessionId,
+    pub(super) streams: Streams,
+    /// No call is outstanding since then: if streams run, they have not gone on.
+    pub(super) quiet_since_ns: Option<u64>,
+}
+
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) callers: Callers,
@@ -103,6 +115,12 @@ pub(super) struct Route {
     /// The link that calls it.
     pub(super) link: LinkId,
     pub(super) state: RouteState,
+    /// Where its session is, or was last.
+    pub(super) address: String,
+    /// Sessions of before, the oldest first.
+    pub(super) previous: Vec<Previous>,
+    /// The session that is to take the place of its own.
+    pub(super) successor: Option<Successor>,
     /// Resolved addresses that were not tried yet.
     pub(super) addresses: VecDeque<String>,
     /// Requests that wait for a session.
@@ -116,7 +134,9 @@ pub(super) struct Route {
     pub(super) local: Option<Local>,
     /// The policies that its requests pass.
     pub(super) chain: Chain,
+    /// Of its session.
     pub(super) streams: Streams,
+    pub(super) bindings: Bindings,
     /// Methods of the server that policies look into, in this session.
     pub(super) known: KnownMethods,
     /// Requests that wait for a schema.
@@ -139,6 +159,9 @@ impl Route {
             target,
             link,
             state: RouteState::Idle,
+            address: String::new(),
+            previous: Vec::new(),
+            successor: None,
             addresses: VecDeque::new(),
             waiting: Vec::new(),
             is_draining: false,
@@ -147,6 +170,7 @@ impl Route {
             local: None,
             chain: Chain::default(),
             streams: Streams::default(),
+            bindings: Bindings::default(),
             known: KnownMethods::default(),
             reading: Vec::new(),
             share,
@@ -192,8 +216,39 @@ impl Route {
     pub(super) fn open(&mut self, session: SessionId) {
         self.state = RouteState::Open(session);
         self.failures = 0;
-        // What one server has called a stream says nothing of the next one's.
+        // What one server has called a stream, and said of methods, says nothing of the next one's.
         self.streams = Streams::default();
+        self.bindings = Bindings::default();
+    }
+
+    /// The session takes the place of its own, which carries on what it has begun.
+    pub(super) fn replace_session(&mut self, link: LinkId, session: SessionId) {
+        if let RouteState::Open(before) = self.state {
+            self.previous.push(Previous {
+                link: self.link,
+                session: before,
+                streams: std::mem::take(&mut self.streams),
+                quiet_since_ns: None,
+            });
+        }
+        (self.link, self.state) = (link, RouteState::Open(session));
+        self.is_draining = false;
+    }
+
+    /// The streams of its session on a link.
+    pub(super) fn streams_on(&mut self, link: LinkId) -> Option<&mut Streams> {
+        let is_on = |previous: &&mut Previous| previous.link == link;
+        match self.link == link {
+            true => Some(&mut self.streams),
+            false => (self.previous.iter_mut().find(is_on)).map(|previous| &mut previous.streams),
+        }
+    }
+
+    /// The session of before that has begun a stream.
+    pub(super) fn previous_with(&mut self, stream: StreamKey) -> Option<(LinkId, SessionId)> {
+        let mut previous = self.previous.iter_mut();
+        let has = previous.find_map(|it| it.streams.contains(stream).then_some(&*it))?;
+        Some((has.link, has.session))
     }
 
     /// No session can be opened now.
@@ -283,6 +338,29 @@ impl Routes {
             .filter(of_link)
             .map(|(id, _)| id)
             .collect()
+    }
+
+    /// The routes with a session to come on a link.
+    pub(super) fn with_successor_on(&self, link: LinkId) -> Vec<RouteId> {
+        let is_on = |(_, route): &(RouteId, &Route)| {
+            (route.successor.as_ref()).is_some_and(|successor| successor.link == link)
+        };
+        self.table.iter().filter(is_on).map(|(id, _)| id).collect()
+    }
+
+    /// A route with such a session to come.
+    pub(super) fn with_successor(&self, is_it: impl Fn(&Successor) -> bool) -> Option<RouteId> {
+        let mut routes = self.table.iter();
+        let has = |(_, route): &(RouteId, &Route)| route.successor.as_ref().is_some_and(&is_it);
+        routes.find(has).map(|(id, _)| id)
+    }
+
+    /// The routes that call by a link.
+    pub(super) fn by_adapter(&self, link: LinkId) -> Vec<RouteId> {
+        let calls = |(_, route): &(RouteId, &Route)| {
+            route.link == link && matches!(route.callers, Callers::Peer(..))
+        };
+        self.table.iter().filter(calls).map(|(id, _)| id).collect()
     }
 
     /// The routes with requests that wait for a schema.

@@ -46,15 +46,19 @@ impl Runtime {
         let link = self.aim(id, &own, Some(local))?;
         let session = self.begin_session(link, &own)?;
         // Another process may have the name by now.
-        let server = self.links.get_mut(link);
-        let server = server.and_then(|entry| entry.link.server_of(session));
-        let listens = server.and_then(|server| server.process()?.pid);
+        let listens = self.who_listens(link, session);
         if listens.is_none() || listens != process {
             self.close(link, session);
             return Err(gone());
         }
-        self.set_connecting(id, session);
+        self.set_connecting(id, session, own);
         Ok(())
+    }
+
+    /// The process at the other end of a session.
+    pub(super) fn who_listens(&mut self, link: LinkId, session: SessionId) -> Option<u32> {
+        let server = self.links.get_mut(link)?.link.server_of(session)?;
+        server.process()?.pid
     }
 
     /// Begins to open a session at an address.
@@ -73,28 +77,33 @@ impl Runtime {
                 "{address}: it is another user's, whom only this service may reach"
             )));
         }
-        self.set_connecting(id, session);
+        self.set_connecting(id, session, address.to_owned());
         Ok(())
     }
 
-    fn begin_session(&mut self, link: LinkId, address: &str) -> Result<SessionId, Status> {
+    pub(super) fn begin_session(
+        &mut self,
+        link: LinkId,
+        address: &str,
+    ) -> Result<SessionId, Status> {
         let entry = self.links.awake(link);
         let entry = entry.ok_or_else(|| Status::unavailable("the service's device has failed"))?;
         let session = entry.link.connect(address);
         session.map_err(|error| Status::unavailable(error.to_string()))
     }
 
-    fn close(&mut self, link: LinkId, session: SessionId) {
+    pub(super) fn close(&mut self, link: LinkId, session: SessionId) {
         if let Some(entry) = self.links.awake(link) {
             entry.link.close(session);
         }
     }
 
-    fn set_connecting(&mut self, id: RouteId, session: SessionId) {
+    fn set_connecting(&mut self, id: RouteId, session: SessionId, address: String) {
         let Some(route) = self.routes.get_mut(id) else {
             return;
         };
         route.state = RouteState::Connecting(session);
+        route.address = address;
         route.is_draining = false;
         if let Some(entry) = self.links.get_mut(route.link) {
             entry.connecting += 1;
@@ -124,7 +133,7 @@ impl Runtime {
 
     /// Whether callers may reach a server of this host that the service itself may: one of their own user. A service of
     /// root's, or for all users, must not lend them its rights.
-    fn may_reach(&mut self, callers: Callers, link: LinkId, session: SessionId) -> bool {
+    pub(super) fn may_reach(&mut self, callers: Callers, link: LinkId, session: SessionId) -> bool {
         let Callers::Peer(from, peer) = callers else {
             return true;
         };

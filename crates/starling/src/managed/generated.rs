@@ -3107,6 +3107,885 @@ mod __items {
         }
     }
     #[doc(hidden)]
+    pub static ADAPTER_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.Adapter"),
+        size: 46,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("kind"),
+                    json_name: ::std::borrow::Cow::Borrowed("kind"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("process"),
+                    json_name: ::std::borrow::Cow::Borrowed("process"),
+                    number: 2,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Bit {
+                        byte: 45,
+                        mask: 1,
+                    },
+                    offset: 32,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("runtime"),
+                    json_name: ::std::borrow::Cow::Borrowed("runtime"),
+                    number: 3,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 36,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("address"),
+                    json_name: ::std::borrow::Cow::Borrowed("address"),
+                    number: 4,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("settings"),
+                    json_name: ::std::borrow::Cow::Borrowed("settings"),
+                    number: 5,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 16,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    json_name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    number: 6,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 40,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("in_flight"),
+                    json_name: ::std::borrow::Cow::Borrowed("inFlight"),
+                    number: 7,
+                    kind: __rt::Kind::Uint64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 24,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("is_replaced"),
+                    json_name: ::std::borrow::Cow::Borrowed("isReplaced"),
+                    number: 8,
+                    kind: __rt::Kind::Bool,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 44,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0x86a32cf2112dd261,
+    };
+    /// A device by which the service reaches servers for one application.
+    #[derive(Clone)]
+    pub struct Adapter {
+        arena: __rt::Arena,
+    }
+    /// A [`Adapter`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct AdapterView<'a>(__rt::Reader<'a>);
+    /// A [`Adapter`], for writing.
+    pub struct AdapterMut<'a>(__rt::Writer<'a>);
+    __rt::message!(Adapter, AdapterView, AdapterMut, ADAPTER_LAYOUT);
+    impl<'a> AdapterView<'a> {
+        /// As addresses begin: "udp".
+        #[inline]
+        pub fn kind(self) -> &'a str {
+            self.0.text(0)
+        }
+        /// The application.
+        #[inline]
+        pub fn process(self) -> u32 {
+            if self.has_process() {
+                self.0.scalar(32)
+            } else {
+                ::core::default::Default::default()
+            }
+        }
+        /// Whether `process` is set.
+        #[inline]
+        pub fn has_process(self) -> bool {
+            self.0.bit(45, 1)
+        }
+        /// `process`, if it is set.
+        #[inline]
+        pub fn process_opt(self) -> ::core::option::Option<u32> {
+            if self.has_process() {
+                ::core::option::Option::Some(self.0.scalar(32))
+            } else {
+                ::core::option::Option::None
+            }
+        }
+        /// The runtime that drives it.
+        #[inline]
+        pub fn runtime(self) -> u32 {
+            self.0.scalar(36)
+        }
+        /// Its own address.
+        #[inline]
+        pub fn address(self) -> &'a str {
+            self.0.text(8)
+        }
+        /// As JSON, without those that nobody has set.
+        #[inline]
+        pub fn settings(self) -> &'a str {
+            self.0.text(16)
+        }
+        /// Datapaths that have to do with it.
+        #[inline]
+        pub fn datapaths(self) -> u32 {
+            self.0.scalar(40)
+        }
+        /// Calls on it that are not over.
+        #[inline]
+        pub fn in_flight(self) -> u64 {
+            self.0.scalar(24)
+        }
+        /// Another one has its place: it stays until its calls and streams are over.
+        #[inline]
+        pub fn is_replaced(self) -> bool {
+            self.0.scalar(44)
+        }
+    }
+    impl AdapterMut<'_> {
+        /// Sets `kind`.
+        #[inline]
+        pub fn set_kind(&mut self, value: &str) {
+            self.0.set_bytes(0, value.as_bytes(), false);
+        }
+        /// Unsets `kind`.
+        pub fn clear_kind(&mut self) {
+            self.0.clear_reference(0);
+        }
+        /// Sets `process`.
+        #[inline]
+        pub fn set_process(&mut self, value: u32) {
+            self.0.set_bit(45, 1, true);
+            self.0.set_scalar(32, value);
+        }
+        /// Unsets `process`.
+        pub fn clear_process(&mut self) {
+            self.0.set_bit(45, 1, false);
+            self.0.set_scalar::<u32>(32, 0);
+        }
+        /// Sets `runtime`.
+        #[inline]
+        pub fn set_runtime(&mut self, value: u32) {
+            self.0.set_scalar(36, value);
+        }
+        /// Unsets `runtime`.
+        pub fn clear_runtime(&mut self) {
+            self.0.set_scalar::<u32>(36, 0);
+        }
+        /// Sets `address`.
+        #[inline]
+        pub fn set_address(&mut self, value: &str) {
+            self.0.set_bytes(8, value.as_bytes(), false);
+        }
+        /// Unsets `address`.
+        pub fn clear_address(&mut self) {
+            self.0.clear_reference(8);
+        }
+        /// Sets `settings`.
+        #[inline]
+        pub fn set_settings(&mut self, value: &str) {
+            self.0.set_bytes(16, value.as_bytes(), false);
+        }
+        /// Unsets `settings`.
+        pub fn clear_settings(&mut self) {
+            self.0.clear_reference(16);
+        }
+        /// Sets `datapaths`.
+        #[inline]
+        pub fn set_datapaths(&mut self, value: u32) {
+            self.0.set_scalar(40, value);
+        }
+        /// Unsets `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.0.set_scalar::<u32>(40, 0);
+        }
+        /// Sets `in_flight`.
+        #[inline]
+        pub fn set_in_flight(&mut self, value: u64) {
+            self.0.set_scalar(24, value);
+        }
+        /// Unsets `in_flight`.
+        pub fn clear_in_flight(&mut self) {
+            self.0.set_scalar::<u64>(24, 0);
+        }
+        /// Sets `is_replaced`.
+        #[inline]
+        pub fn set_is_replaced(&mut self, value: bool) {
+            self.0.set_scalar(44, value);
+        }
+        /// Unsets `is_replaced`.
+        pub fn clear_is_replaced(&mut self) {
+            self.0.set_scalar(44, false);
+        }
+    }
+    impl Adapter {
+        /// As addresses begin: "udp".
+        #[inline]
+        pub fn kind(&self) -> &'_ str {
+            self.view().kind()
+        }
+        /// Sets `kind`.
+        #[inline]
+        pub fn set_kind(&mut self, value: &str) {
+            self.as_mut().set_kind(value);
+        }
+        /// Sets `kind`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_kind(mut self, value: &str) -> Self {
+            self.set_kind(value);
+            self
+        }
+        /// Unsets `kind`.
+        pub fn clear_kind(&mut self) {
+            self.as_mut().clear_kind();
+        }
+        /// The application.
+        #[inline]
+        pub fn process(&self) -> u32 {
+            self.view().process()
+        }
+        /// Whether `process` is set.
+        #[inline]
+        pub fn has_process(&self) -> bool {
+            self.view().has_process()
+        }
+        /// `process`, if it is set.
+        #[inline]
+        pub fn process_opt(&self) -> ::core::option::Option<u32> {
+            self.view().process_opt()
+        }
+        /// Sets `process`.
+        #[inline]
+        pub fn set_process(&mut self, value: u32) {
+            self.as_mut().set_process(value);
+        }
+        /// Sets `process`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_process(mut self, value: u32) -> Self {
+            self.set_process(value);
+            self
+        }
+        /// Unsets `process`.
+        pub fn clear_process(&mut self) {
+            self.as_mut().clear_process();
+        }
+        /// The runtime that drives it.
+        #[inline]
+        pub fn runtime(&self) -> u32 {
+            self.view().runtime()
+        }
+        /// Sets `runtime`.
+        #[inline]
+        pub fn set_runtime(&mut self, value: u32) {
+            self.as_mut().set_runtime(value);
+        }
+        /// Sets `runtime`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_runtime(mut self, value: u32) -> Self {
+            self.set_runtime(value);
+            self
+        }
+        /// Unsets `runtime`.
+        pub fn clear_runtime(&mut self) {
+            self.as_mut().clear_runtime();
+        }
+        /// Its own address.
+        #[inline]
+        pub fn address(&self) -> &'_ str {
+            self.view().address()
+        }
+        /// Sets `address`.
+        #[inline]
+        pub fn set_address(&mut self, value: &str) {
+            self.as_mut().set_address(value);
+        }
+        /// Sets `address`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_address(mut self, value: &str) -> Self {
+            self.set_address(value);
+            self
+        }
+        /// Unsets `address`.
+        pub fn clear_address(&mut self) {
+            self.as_mut().clear_address();
+        }
+        /// As JSON, without those that nobody has set.
+        #[inline]
+        pub fn settings(&self) -> &'_ str {
+            self.view().settings()
+        }
+        /// Sets `settings`.
+        #[inline]
+        pub fn set_settings(&mut self, value: &str) {
+            self.as_mut().set_settings(value);
+        }
+        /// Sets `settings`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_settings(mut self, value: &str) -> Self {
+            self.set_settings(value);
+            self
+        }
+        /// Unsets `settings`.
+        pub fn clear_settings(&mut self) {
+            self.as_mut().clear_settings();
+        }
+        /// Datapaths that have to do with it.
+        #[inline]
+        pub fn datapaths(&self) -> u32 {
+            self.view().datapaths()
+        }
+        /// Sets `datapaths`.
+        #[inline]
+        pub fn set_datapaths(&mut self, value: u32) {
+            self.as_mut().set_datapaths(value);
+        }
+        /// Sets `datapaths`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_datapaths(mut self, value: u32) -> Self {
+            self.set_datapaths(value);
+            self
+        }
+        /// Unsets `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.as_mut().clear_datapaths();
+        }
+        /// Calls on it that are not over.
+        #[inline]
+        pub fn in_flight(&self) -> u64 {
+            self.view().in_flight()
+        }
+        /// Sets `in_flight`.
+        #[inline]
+        pub fn set_in_flight(&mut self, value: u64) {
+            self.as_mut().set_in_flight(value);
+        }
+        /// Sets `in_flight`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_in_flight(mut self, value: u64) -> Self {
+            self.set_in_flight(value);
+            self
+        }
+        /// Unsets `in_flight`.
+        pub fn clear_in_flight(&mut self) {
+            self.as_mut().clear_in_flight();
+        }
+        /// Another one has its place: it stays until its calls and streams are over.
+        #[inline]
+        pub fn is_replaced(&self) -> bool {
+            self.view().is_replaced()
+        }
+        /// Sets `is_replaced`.
+        #[inline]
+        pub fn set_is_replaced(&mut self, value: bool) {
+            self.as_mut().set_is_replaced(value);
+        }
+        /// Sets `is_replaced`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_is_replaced(mut self, value: bool) -> Self {
+            self.set_is_replaced(value);
+            self
+        }
+        /// Unsets `is_replaced`.
+        pub fn clear_is_replaced(&mut self) {
+            self.as_mut().clear_is_replaced();
+        }
+    }
+    #[doc(hidden)]
+    pub static ADAPTERS_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.Adapters"),
+        size: 8,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("adapters"),
+                    json_name: ::std::borrow::Cow::Borrowed("adapters"),
+                    number: 1,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::Known(&ADAPTER_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0x9aa13ea9e2a63e85,
+    };
+    /// Message `starling.control.Adapters`.
+    #[derive(Clone)]
+    pub struct Adapters {
+        arena: __rt::Arena,
+    }
+    /// A [`Adapters`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct AdaptersView<'a>(__rt::Reader<'a>);
+    /// A [`Adapters`], for writing.
+    pub struct AdaptersMut<'a>(__rt::Writer<'a>);
+    __rt::message!(Adapters, AdaptersView, AdaptersMut, ADAPTERS_LAYOUT);
+    impl<'a> AdaptersView<'a> {
+        /// Field `adapters`.
+        #[inline]
+        pub fn adapters(self) -> __rt::RepeatedView<'a, Adapter> {
+            __rt::RepeatedView::of(self.0, 0)
+        }
+    }
+    impl AdaptersMut<'_> {
+        /// `adapters`, for writing.
+        #[inline]
+        pub fn adapters_mut(&mut self) -> __rt::RepeatedMut<'_, Adapter> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 0)
+        }
+        /// Removes all of `adapters`.
+        pub fn clear_adapters(&mut self) {
+            self.0.clear_reference(0);
+        }
+    }
+    impl Adapters {
+        /// Field `adapters`.
+        #[inline]
+        pub fn adapters(&self) -> __rt::RepeatedView<'_, Adapter> {
+            self.view().adapters()
+        }
+        /// `adapters`, for writing.
+        #[inline]
+        pub fn adapters_mut(&mut self) -> __rt::RepeatedMut<'_, Adapter> {
+            __rt::RepeatedMut::of(self.arena.root(), 0)
+        }
+        /// Removes all of `adapters`.
+        pub fn clear_adapters(&mut self) {
+            self.as_mut().clear_adapters();
+        }
+        /// Adds to `adapters`. For building a message in one expression.
+        #[must_use]
+        pub fn with_adapters<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Adapter>,
+        ) -> Self {
+            let mut this = self.adapters_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
+        }
+    }
+    #[doc(hidden)]
+    pub static ADAPTER_UPGRADE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.AdapterUpgrade"),
+        size: 21,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("kind"),
+                    json_name: ::std::borrow::Cow::Borrowed("kind"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("process"),
+                    json_name: ::std::borrow::Cow::Borrowed("process"),
+                    number: 2,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Bit {
+                        byte: 20,
+                        mask: 1,
+                    },
+                    offset: 16,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("settings"),
+                    json_name: ::std::borrow::Cow::Borrowed("settings"),
+                    number: 3,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0xcaa86b0bcc798ca1,
+    };
+    /// Message `starling.control.AdapterUpgrade`.
+    #[derive(Clone)]
+    pub struct AdapterUpgrade {
+        arena: __rt::Arena,
+    }
+    /// A [`AdapterUpgrade`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct AdapterUpgradeView<'a>(__rt::Reader<'a>);
+    /// A [`AdapterUpgrade`], for writing.
+    pub struct AdapterUpgradeMut<'a>(__rt::Writer<'a>);
+    __rt::message!(
+        AdapterUpgrade, AdapterUpgradeView, AdapterUpgradeMut, ADAPTER_UPGRADE_LAYOUT
+    );
+    impl<'a> AdapterUpgradeView<'a> {
+        /// Those of this kind of device: "udp".
+        #[inline]
+        pub fn kind(self) -> &'a str {
+            self.0.text(0)
+        }
+        /// Those of this application. Left out: those of all, also of applications that come later.
+        #[inline]
+        pub fn process(self) -> u32 {
+            if self.has_process() {
+                self.0.scalar(16)
+            } else {
+                ::core::default::Default::default()
+            }
+        }
+        /// Whether `process` is set.
+        #[inline]
+        pub fn has_process(self) -> bool {
+            self.0.bit(20, 1)
+        }
+        /// `process`, if it is set.
+        #[inline]
+        pub fn process_opt(self) -> ::core::option::Option<u32> {
+            if self.has_process() {
+                ::core::option::Option::Some(self.0.scalar(16))
+            } else {
+                ::core::option::Option::None
+            }
+        }
+        /// As JSON: {"gso": false}. Those that are left out stay as they are, those that are null become the defaults.
+        #[inline]
+        pub fn settings(self) -> &'a str {
+            self.0.text(8)
+        }
+    }
+    impl AdapterUpgradeMut<'_> {
+        /// Sets `kind`.
+        #[inline]
+        pub fn set_kind(&mut self, value: &str) {
+            self.0.set_bytes(0, value.as_bytes(), false);
+        }
+        /// Unsets `kind`.
+        pub fn clear_kind(&mut self) {
+            self.0.clear_reference(0);
+        }
+        /// Sets `process`.
+        #[inline]
+        pub fn set_process(&mut self, value: u32) {
+            self.0.set_bit(20, 1, true);
+            self.0.set_scalar(16, value);
+        }
+        /// Unsets `process`.
+        pub fn clear_process(&mut self) {
+            self.0.set_bit(20, 1, false);
+            self.0.set_scalar::<u32>(16, 0);
+        }
+        /// Sets `settings`.
+        #[inline]
+        pub fn set_settings(&mut self, value: &str) {
+            self.0.set_bytes(8, value.as_bytes(), false);
+        }
+        /// Unsets `settings`.
+        pub fn clear_settings(&mut self) {
+            self.0.clear_reference(8);
+        }
+    }
+    impl AdapterUpgrade {
+        /// Those of this kind of device: "udp".
+        #[inline]
+        pub fn kind(&self) -> &'_ str {
+            self.view().kind()
+        }
+        /// Sets `kind`.
+        #[inline]
+        pub fn set_kind(&mut self, value: &str) {
+            self.as_mut().set_kind(value);
+        }
+        /// Sets `kind`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_kind(mut self, value: &str) -> Self {
+            self.set_kind(value);
+            self
+        }
+        /// Unsets `kind`.
+        pub fn clear_kind(&mut self) {
+            self.as_mut().clear_kind();
+        }
+        /// Those of this application. Left out: those of all, also of applications that come later.
+        #[inline]
+        pub fn process(&self) -> u32 {
+            self.view().process()
+        }
+        /// Whether `process` is set.
+        #[inline]
+        pub fn has_process(&self) -> bool {
+            self.view().has_process()
+        }
+        /// `process`, if it is set.
+        #[inline]
+        pub fn process_opt(&self) -> ::core::option::Option<u32> {
+            self.view().process_opt()
+        }
+        /// Sets `process`.
+        #[inline]
+        pub fn set_process(&mut self, value: u32) {
+            self.as_mut().set_process(value);
+        }
+        /// Sets `process`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_process(mut self, value: u32) -> Self {
+            self.set_process(value);
+            self
+        }
+        /// Unsets `process`.
+        pub fn clear_process(&mut self) {
+            self.as_mut().clear_process();
+        }
+        /// As JSON: {"gso": false}. Those that are left out stay as they are, those that are null become the defaults.
+        #[inline]
+        pub fn settings(&self) -> &'_ str {
+            self.view().settings()
+        }
+        /// Sets `settings`.
+        #[inline]
+        pub fn set_settings(&mut self, value: &str) {
+            self.as_mut().set_settings(value);
+        }
+        /// Sets `settings`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_settings(mut self, value: &str) -> Self {
+            self.set_settings(value);
+            self
+        }
+        /// Unsets `settings`.
+        pub fn clear_settings(&mut self) {
+            self.as_mut().clear_settings();
+        }
+    }
+    #[doc(hidden)]
+    pub static ADAPTERS_UPGRADED_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
+        name: ::std::borrow::Cow::Borrowed("starling.control.AdaptersUpgraded"),
+        size: 16,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("adapters"),
+                    json_name: ::std::borrow::Cow::Borrowed("adapters"),
+                    number: 1,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    json_name: ::std::borrow::Cow::Borrowed("datapaths"),
+                    number: 2,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 12,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("stayed"),
+                    json_name: ::std::borrow::Cow::Borrowed("stayed"),
+                    number: 3,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
+        schema_hash: 0x658d0154153ef5d8,
+    };
+    /// Message `starling.control.AdaptersUpgraded`.
+    #[derive(Clone)]
+    pub struct AdaptersUpgraded {
+        arena: __rt::Arena,
+    }
+    /// A [`AdaptersUpgraded`], for reading.
+    #[derive(Clone, Copy)]
+    pub struct AdaptersUpgradedView<'a>(__rt::Reader<'a>);
+    /// A [`AdaptersUpgraded`], for writing.
+    pub struct AdaptersUpgradedMut<'a>(__rt::Writer<'a>);
+    __rt::message!(
+        AdaptersUpgraded, AdaptersUpgradedView, AdaptersUpgradedMut,
+        ADAPTERS_UPGRADED_LAYOUT
+    );
+    impl<'a> AdaptersUpgradedView<'a> {
+        /// Those that have a successor.
+        #[inline]
+        pub fn adapters(self) -> u32 {
+            self.0.scalar(8)
+        }
+        /// Datapaths whose calls go by a successor from now on.
+        #[inline]
+        pub fn datapaths(self) -> u32 {
+            self.0.scalar(12)
+        }
+        /// Datapaths that stay as they are, and why. A line each.
+        #[inline]
+        pub fn stayed(self) -> __rt::RepeatedView<'a, str> {
+            __rt::RepeatedView::of(self.0, 0)
+        }
+    }
+    impl AdaptersUpgradedMut<'_> {
+        /// Sets `adapters`.
+        #[inline]
+        pub fn set_adapters(&mut self, value: u32) {
+            self.0.set_scalar(8, value);
+        }
+        /// Unsets `adapters`.
+        pub fn clear_adapters(&mut self) {
+            self.0.set_scalar::<u32>(8, 0);
+        }
+        /// Sets `datapaths`.
+        #[inline]
+        pub fn set_datapaths(&mut self, value: u32) {
+            self.0.set_scalar(12, value);
+        }
+        /// Unsets `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.0.set_scalar::<u32>(12, 0);
+        }
+        /// `stayed`, for writing.
+        #[inline]
+        pub fn stayed_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.0.reborrow(), 0)
+        }
+        /// Removes all of `stayed`.
+        pub fn clear_stayed(&mut self) {
+            self.0.clear_reference(0);
+        }
+    }
+    impl AdaptersUpgraded {
+        /// Those that have a successor.
+        #[inline]
+        pub fn adapters(&self) -> u32 {
+            self.view().adapters()
+        }
+        /// Sets `adapters`.
+        #[inline]
+        pub fn set_adapters(&mut self, value: u32) {
+            self.as_mut().set_adapters(value);
+        }
+        /// Sets `adapters`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_adapters(mut self, value: u32) -> Self {
+            self.set_adapters(value);
+            self
+        }
+        /// Unsets `adapters`.
+        pub fn clear_adapters(&mut self) {
+            self.as_mut().clear_adapters();
+        }
+        /// Datapaths whose calls go by a successor from now on.
+        #[inline]
+        pub fn datapaths(&self) -> u32 {
+            self.view().datapaths()
+        }
+        /// Sets `datapaths`.
+        #[inline]
+        pub fn set_datapaths(&mut self, value: u32) {
+            self.as_mut().set_datapaths(value);
+        }
+        /// Sets `datapaths`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_datapaths(mut self, value: u32) -> Self {
+            self.set_datapaths(value);
+            self
+        }
+        /// Unsets `datapaths`.
+        pub fn clear_datapaths(&mut self) {
+            self.as_mut().clear_datapaths();
+        }
+        /// Datapaths that stay as they are, and why. A line each.
+        #[inline]
+        pub fn stayed(&self) -> __rt::RepeatedView<'_, str> {
+            self.view().stayed()
+        }
+        /// `stayed`, for writing.
+        #[inline]
+        pub fn stayed_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
+            __rt::RepeatedMut::of(self.arena.root(), 0)
+        }
+        /// Removes all of `stayed`.
+        pub fn clear_stayed(&mut self) {
+            self.as_mut().clear_stayed();
+        }
+        /// Adds to `stayed`. For building a message in one expression.
+        #[must_use]
+        pub fn with_stayed<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <str as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.stayed_mut();
+            this.extend(values);
+            self
+        }
+    }
+    #[doc(hidden)]
     pub static SCHEMA_ADDITION_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: ::std::borrow::Cow::Borrowed("starling.control.SchemaAddition"),
         size: 8,
@@ -4522,6 +5401,26 @@ mod __items {
                 idempotent: false,
             },
             __rt::MethodDescriptor {
+                path: "/starling.control.Operator/ListAdapters",
+                id: 0xf687778d,
+                mode: __rt::Mode::Worker,
+                request: &LIST_REQUEST_LAYOUT,
+                response: &ADAPTERS_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+            __rt::MethodDescriptor {
+                path: "/starling.control.Operator/UpgradeAdapters",
+                id: 0x1802fcaf,
+                mode: __rt::Mode::Worker,
+                request: &ADAPTER_UPGRADE_LAYOUT,
+                response: &ADAPTERS_UPGRADED_LAYOUT,
+                client_streaming: false,
+                server_streaming: false,
+                idempotent: false,
+            },
+            __rt::MethodDescriptor {
                 path: "/starling.control.Operator/AddSchema",
                 id: 0x7fa24177,
                 mode: __rt::Mode::Worker,
@@ -4562,8 +5461,8 @@ mod __items {
                 idempotent: false,
             },
         ],
-        schema_hash: 0x2aab44667a1e51d3,
-        schema: b"\x01\x13\x1fstarling.control.PluginAddition\x01\x01\t\x00\x04file\x18starling.control.Plugins\x01\x01\x0b\x01\x07plugins\x02\x17starling.control.Plugin\x04\x01\t\x00\x04file\x02\t\x00\x04name\x03\t\x00\x07version\x04\x0b\x01\x05kinds\x03\x1bstarling.control.PluginKind\x05\x01\t\x00\x04name\x02\t\x00\x07summary\x03\t\x00\x07example\x04\r\x00\rstate_version\x05\x08\x00\ris_superseded\x1fstarling.control.SchemaAddition\x01\x01\x0c\x00\x06schema\x1dstarling.control.KnownMethods\x01\x01\t\x01\x07methods\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x05\x01\x0b\x01\x08policies\n\x02\x0b\x01\tdatapaths\x0b\x03\x0b\x01\x06quotas\x0c\x04\x0b\x00\x07refused\r\x05\x0b\x01\x08runtimes\x0e\x1cstarling.control.PolicyState\x06\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x06\t\x00\x07failure\x19starling.control.Datapath\x0f\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08\t\x01\nidentities\t\x04\x00\x02id\n\x04\x00\x05calls\x0b\x04\x00\tin_flight\x0c\x04\x00\x06memory\r\x04\x00\rrequest_bytes\x0e\x04\x00\x0eresponse_bytes\x0f\r\x00\x07runtime\x19starling.control.QuotaUse\x08\x01\t\x00\x02of\x02\t\x00\x04side\x03\r\x04\x07process\x04\r\x04\x04user\x05\t\x00\x07program\x06\x0b\x00\x04used\r\x07\x0b\x00\x05quota\r\x08\x04\x00\x07refused\x1dstarling.control.QuotaNumbers\x03\x01\x04\x00\x05calls\x02\x04\x00\tdatapaths\x03\x04\x00\x06memory\x1dstarling.control.RuntimeState\x03\x01\r\x00\x0capplications\x02\r\x00\tdatapaths\x03\x04\x00\x07busy_ns\x1fstarling.control.MetricsRequest\x00\x1cstarling.control.MetricsText\x01\x01\t\x00\x04text\x1cstarling.control.MoveRequest\x02\x01\r\x00\x07process\x02\r\x00\x07runtime\x16starling.control.Moved\x01\x01\r\x00\tdatapaths\x0c$/starling.control.Operator/AddPlugin\x00\x00\x01$/starling.control.Operator/AddSchema\x00\x04\x05 /starling.control.Operator/Apply\x00\x06\x07!/starling.control.Operator/Attach\x00\x06\x07$/starling.control.Operator/Configure\x00\x06\x07!/starling.control.Operator/Detach\x00\x06\x07\x1f/starling.control.Operator/List\x00\x08\t&/starling.control.Operator/ListPlugins\x00\x08\x01&/starling.control.Operator/ListSchemas\x00\x08\x05\"/starling.control.Operator/Metrics\x00\x0f\x10*/starling.control.Operator/MoveApplication\x00\x11\x12\"/starling.control.Operator/Upgrade\x00\x06\x07",
+        schema_hash: 0xd8836bf5e4ad2c91,
+        schema: b"\x01\x17\x1fstarling.control.PluginAddition\x01\x01\t\x00\x04file\x18starling.control.Plugins\x01\x01\x0b\x01\x07plugins\x02\x17starling.control.Plugin\x04\x01\t\x00\x04file\x02\t\x00\x04name\x03\t\x00\x07version\x04\x0b\x01\x05kinds\x03\x1bstarling.control.PluginKind\x05\x01\t\x00\x04name\x02\t\x00\x07summary\x03\t\x00\x07example\x04\r\x00\rstate_version\x05\x08\x00\ris_superseded\x1fstarling.control.SchemaAddition\x01\x01\x0c\x00\x06schema\x1dstarling.control.KnownMethods\x01\x01\t\x01\x07methods\x1dstarling.control.PolicyChange\x02\x01\t\x00\x04what\x02\x08\x00\x07dry_run\x1estarling.control.PolicyChanges\x01\x01\t\x01\x07changes\x1cstarling.control.ListRequest\x00\x18starling.control.Listing\x05\x01\x0b\x01\x08policies\n\x02\x0b\x01\tdatapaths\x0b\x03\x0b\x01\x06quotas\x0c\x04\x0b\x00\x07refused\r\x05\x0b\x01\x08runtimes\x0e\x1cstarling.control.PolicyState\x06\x01\t\x00\x06policy\x02\x04\x00\x06passed\x03\x04\x00\x07delayed\x04\x04\x00\x07refused\x05\x04\x00\x04held\x06\t\x00\x07failure\x19starling.control.Datapath\x0f\x01\t\x00\x04side\x02\r\x04\x07process\x03\r\x04\x04user\x04\t\x00\x07program\x05\t\x00\x06server\x06\t\x00\x05state\x07\t\x01\x08policies\x08\t\x01\nidentities\t\x04\x00\x02id\n\x04\x00\x05calls\x0b\x04\x00\tin_flight\x0c\x04\x00\x06memory\r\x04\x00\rrequest_bytes\x0e\x04\x00\x0eresponse_bytes\x0f\r\x00\x07runtime\x19starling.control.QuotaUse\x08\x01\t\x00\x02of\x02\t\x00\x04side\x03\r\x04\x07process\x04\r\x04\x04user\x05\t\x00\x07program\x06\x0b\x00\x04used\r\x07\x0b\x00\x05quota\r\x08\x04\x00\x07refused\x1dstarling.control.QuotaNumbers\x03\x01\x04\x00\x05calls\x02\x04\x00\tdatapaths\x03\x04\x00\x06memory\x1dstarling.control.RuntimeState\x03\x01\r\x00\x0capplications\x02\r\x00\tdatapaths\x03\x04\x00\x07busy_ns\x19starling.control.Adapters\x01\x01\x0b\x01\x08adapters\x10\x18starling.control.Adapter\x08\x01\t\x00\x04kind\x02\r\x04\x07process\x03\r\x00\x07runtime\x04\t\x00\x07address\x05\t\x00\x08settings\x06\r\x00\tdatapaths\x07\x04\x00\tin_flight\x08\x08\x00\x0bis_replaced\x1fstarling.control.MetricsRequest\x00\x1cstarling.control.MetricsText\x01\x01\t\x00\x04text\x1cstarling.control.MoveRequest\x02\x01\r\x00\x07process\x02\r\x00\x07runtime\x16starling.control.Moved\x01\x01\r\x00\tdatapaths\x1fstarling.control.AdapterUpgrade\x03\x01\t\x00\x04kind\x02\r\x04\x07process\x03\t\x00\x08settings!starling.control.AdaptersUpgraded\x03\x01\r\x00\x08adapters\x02\r\x00\tdatapaths\x03\t\x01\x06stayed\x0e$/starling.control.Operator/AddPlugin\x00\x00\x01$/starling.control.Operator/AddSchema\x00\x04\x05 /starling.control.Operator/Apply\x00\x06\x07!/starling.control.Operator/Attach\x00\x06\x07$/starling.control.Operator/Configure\x00\x06\x07!/starling.control.Operator/Detach\x00\x06\x07\x1f/starling.control.Operator/List\x00\x08\t\'/starling.control.Operator/ListAdapters\x00\x08\x0f&/starling.control.Operator/ListPlugins\x00\x08\x01&/starling.control.Operator/ListSchemas\x00\x08\x05\"/starling.control.Operator/Metrics\x00\x11\x12*/starling.control.Operator/MoveApplication\x00\x13\x14\"/starling.control.Operator/Upgrade\x00\x06\x07*/starling.control.Operator/UpgradeAdapters\x00\x15\x16",
         file_descriptor_set: include_bytes!("starling.control.fds"),
     };
     /// For the operator: the service's own user, and root.
@@ -4616,6 +5515,18 @@ mod __items {
             request: __rt::Request<'_, MoveRequest>,
             response: MovedMut<'_>,
         ) -> ::core::result::Result<(), __rt::Status>;
+        /// The devices by which applications call.
+        fn list_adapters(
+            &self,
+            request: __rt::Request<'_, ListRequest>,
+            response: AdaptersMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
+        /// Has new devices take the place of those by which applications call. Calls and streams that run stay where they are.
+        fn upgrade_adapters(
+            &self,
+            request: __rt::Request<'_, AdapterUpgrade>,
+            response: AdaptersUpgradedMut<'_>,
+        ) -> ::core::result::Result<(), __rt::Status>;
         /// Makes methods known, by whose requests policies may decide. Returns them.
         fn add_schema(
             &self,
@@ -4644,7 +5555,7 @@ mod __items {
     /// Serves `starling.control.Operator` with an implementation of [`Operator`].
     pub struct OperatorServer<__T> {
         service: ::std::sync::Arc<__T>,
-        modes: [__rt::Mode; 12],
+        modes: [__rt::Mode; 14],
     }
     impl<__T: Operator> OperatorServer<__T> {
         /// Serves with `service`; methods run where the `.proto` file says.
@@ -4656,6 +5567,8 @@ mod __items {
             Self {
                 service,
                 modes: [
+                    __rt::Mode::Worker,
+                    __rt::Mode::Worker,
                     __rt::Mode::Worker,
                     __rt::Mode::Worker,
                     __rt::Mode::Worker,
@@ -4815,12 +5728,40 @@ mod __items {
             let service = ::std::sync::Arc::clone(&self.service);
             registrar
                 .unary::<
-                    SchemaAddition,
-                    KnownMethods,
+                    ListRequest,
+                    Adapters,
                     _,
                 >(
                     &OPERATOR_SERVICE.methods[8],
                     self.modes[8],
+                    move |
+                        request: __rt::Request<'_, ListRequest>,
+                        response: AdaptersMut<'_>|
+                    { <__T as Operator>::list_adapters(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    AdapterUpgrade,
+                    AdaptersUpgraded,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[9],
+                    self.modes[9],
+                    move |
+                        request: __rt::Request<'_, AdapterUpgrade>,
+                        response: AdaptersUpgradedMut<'_>|
+                    { <__T as Operator>::upgrade_adapters(&*service, request, response) },
+                );
+            let service = ::std::sync::Arc::clone(&self.service);
+            registrar
+                .unary::<
+                    SchemaAddition,
+                    KnownMethods,
+                    _,
+                >(
+                    &OPERATOR_SERVICE.methods[10],
+                    self.modes[10],
                     move |
                         request: __rt::Request<'_, SchemaAddition>,
                         response: KnownMethodsMut<'_>|
@@ -4833,8 +5774,8 @@ mod __items {
                     KnownMethods,
                     _,
                 >(
-                    &OPERATOR_SERVICE.methods[9],
-                    self.modes[9],
+                    &OPERATOR_SERVICE.methods[11],
+                    self.modes[11],
                     move |
                         request: __rt::Request<'_, ListRequest>,
                         response: KnownMethodsMut<'_>|
@@ -4847,8 +5788,8 @@ mod __items {
                     Plugins,
                     _,
                 >(
-                    &OPERATOR_SERVICE.methods[10],
-                    self.modes[10],
+                    &OPERATOR_SERVICE.methods[12],
+                    self.modes[12],
                     move |
                         request: __rt::Request<'_, PluginAddition>,
                         response: PluginsMut<'_>|
@@ -4861,8 +5802,8 @@ mod __items {
                     Plugins,
                     _,
                 >(
-                    &OPERATOR_SERVICE.methods[11],
-                    self.modes[11],
+                    &OPERATOR_SERVICE.methods[13],
+                    self.modes[13],
                     move |
                         request: __rt::Request<'_, ListRequest>,
                         response: PluginsMut<'_>|
@@ -5136,6 +6077,69 @@ mod __items {
                     ::core::option::Option::Some(options),
                 )
         }
+        /// The devices by which applications call.
+        pub fn list_adapters(&self, request: &ListRequest) -> __C::Call<Adapters> {
+            self.caller
+                .unary::<
+                    ListRequest,
+                    Adapters,
+                >(
+                    &OPERATOR_SERVICE.methods[8],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `list_adapters`, with options for this call, which come before the client's.
+        pub fn list_adapters_with(
+            &self,
+            request: &ListRequest,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<Adapters> {
+            self.caller
+                .unary::<
+                    ListRequest,
+                    Adapters,
+                >(
+                    &OPERATOR_SERVICE.methods[8],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
+        /// Has new devices take the place of those by which applications call. Calls and streams that run stay where they are.
+        pub fn upgrade_adapters(
+            &self,
+            request: &AdapterUpgrade,
+        ) -> __C::Call<AdaptersUpgraded> {
+            self.caller
+                .unary::<
+                    AdapterUpgrade,
+                    AdaptersUpgraded,
+                >(
+                    &OPERATOR_SERVICE.methods[9],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
+        }
+        /// Like `upgrade_adapters`, with options for this call, which come before the client's.
+        pub fn upgrade_adapters_with(
+            &self,
+            request: &AdapterUpgrade,
+            options: &__rt::CallOptions,
+        ) -> __C::Call<AdaptersUpgraded> {
+            self.caller
+                .unary::<
+                    AdapterUpgrade,
+                    AdaptersUpgraded,
+                >(
+                    &OPERATOR_SERVICE.methods[9],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
+        }
         /// Makes methods known, by whose requests policies may decide. Returns them.
         pub fn add_schema(&self, request: &SchemaAddition) -> __C::Call<KnownMethods> {
             self.caller
@@ -5143,7 +6147,7 @@ mod __items {
                     SchemaAddition,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[8],
+                    &OPERATOR_SERVICE.methods[10],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -5160,7 +6164,7 @@ mod __items {
                     SchemaAddition,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[8],
+                    &OPERATOR_SERVICE.methods[10],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
@@ -5173,7 +6177,7 @@ mod __items {
                     ListRequest,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[9],
+                    &OPERATOR_SERVICE.methods[11],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -5190,7 +6194,7 @@ mod __items {
                     ListRequest,
                     KnownMethods,
                 >(
-                    &OPERATOR_SERVICE.methods[9],
+                    &OPERATOR_SERVICE.methods[11],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
@@ -5203,7 +6207,7 @@ mod __items {
                     PluginAddition,
                     Plugins,
                 >(
-                    &OPERATOR_SERVICE.methods[10],
+                    &OPERATOR_SERVICE.methods[12],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -5220,7 +6224,7 @@ mod __items {
                     PluginAddition,
                     Plugins,
                 >(
-                    &OPERATOR_SERVICE.methods[10],
+                    &OPERATOR_SERVICE.methods[12],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
@@ -5233,7 +6237,7 @@ mod __items {
                     ListRequest,
                     Plugins,
                 >(
-                    &OPERATOR_SERVICE.methods[11],
+                    &OPERATOR_SERVICE.methods[13],
                     request,
                     &self.options,
                     ::core::option::Option::None,
@@ -5250,7 +6254,7 @@ mod __items {
                     ListRequest,
                     Plugins,
                 >(
-                    &OPERATOR_SERVICE.methods[11],
+                    &OPERATOR_SERVICE.methods[13],
                     request,
                     &self.options,
                     ::core::option::Option::Some(options),
