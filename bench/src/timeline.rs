@@ -1,6 +1,6 @@
 //! A time line: the calls that applications make in short intervals, and what is changed meanwhile.
 //!
-//! Each application counts its own calls by [`Intervals`]. They begin at whole numbers of a clock that all processes of
+//! Each application counts its own calls by `Intervals`. They begin at whole numbers of a clock that all processes of
 //! a host share, so those of two applications, and the moments of changes, lie on one line:
 //!
 //! ```text
