@@ -418,8 +418,11 @@ impl<C: Command> SharedLoop<C> {
                 if is_watched || self.has_parked() {
                     return self.keeper.call();
                 }
-                // The caller is about to wait for its next call, or does not wait for this one.
-                self.set_grace_timer();
+                // The caller is about to wait for its next call, or does not wait for this one. That of a stream
+                // comes here for each item, so what is set already is not set again.
+                if !self.is_active.load(Ordering::Relaxed) {
+                    self.set_grace_timer();
+                }
             }
         }
         if let Some(at_ns) = timer_ns {

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
-use starling_endpoint::CallNumber;
+use starling_endpoint::{CallNumber, Msgbuf};
 use starling_share::TaskHandle;
 
 use crate::balancing::{Attempt, Placement};
@@ -32,9 +32,32 @@ struct State {
     phase: Phase,
     /// Of the caller, or of the task that makes the call for a stream.
     waker: Option<Waker>,
+    /// A cell that is used again keeps the memory. The call of a stream that waits at the server has none.
+    content: Option<Box<Content>>,
+}
+
+#[derive(Default)]
+struct Content {
     result: Option<CallResult>,
     /// What is asked for, until the transport takes it.
     operation: Option<Operation>,
+}
+
+impl State {
+    #[inline]
+    fn operation(&mut self) -> Option<&mut Operation> {
+        self.content.as_mut()?.operation.as_mut()
+    }
+
+    #[inline]
+    fn take_operation(&mut self) -> Option<Operation> {
+        self.content.as_mut()?.operation.take()
+    }
+
+    #[inline]
+    fn set_operation(&mut self, operation: Operation) {
+        self.content.get_or_insert_default().operation = Some(operation);
+    }
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -99,7 +122,7 @@ impl CallCell {
         }
         let state = unused.state.get_mut();
         state.phase = Phase::Waiting;
-        state.operation = Some(operation);
+        state.set_operation(operation);
         cell
     }
 
@@ -107,7 +130,7 @@ impl CallCell {
     pub(crate) fn of_stream(call: OutgoingCall, stream: &Arc<ClientEnd>) -> Arc<Self> {
         let mut cell = Self::empty(call.message.call);
         cell.stream = Some(Arc::clone(stream));
-        cell.state.get_mut().operation = Some(Operation::Call(call));
+        cell.state.get_mut().set_operation(Operation::Call(call));
         Arc::new(cell)
     }
 
@@ -189,7 +212,7 @@ impl CallCell {
     /// What `with` makes of the request. None if the call is over, or its request was taken.
     #[inline]
     pub(crate) fn with_request<T>(&self, with: impl FnOnce(&mut OutgoingCall) -> T) -> Option<T> {
-        match &mut self.state.lock().operation {
+        match self.state.lock().operation() {
             Some(Operation::Call(call)) => Some(with(call)),
             _ => None,
         }
@@ -197,12 +220,50 @@ impl CallCell {
 
     /// What `with` makes of what is asked for. None if the caller has given up, or it was taken.
     pub(crate) fn with_operation<T>(&self, with: impl FnOnce(&mut Operation) -> T) -> Option<T> {
-        self.state.lock().operation.as_mut().map(with)
+        self.state.lock().operation().map(with)
     }
 
     /// What is asked for. None if the caller has given up.
     pub(crate) fn take_operation(&self) -> Option<Operation> {
-        self.state.lock().operation.take()
+        self.state.lock().take_operation()
+    }
+
+    /// The request has left. The call of a stream keeps nothing of it: it may wait at the server for long, and its
+    /// stream can make the request again.
+    #[inline]
+    pub(crate) fn handle_sent(&self) {
+        if self.stream.is_some() {
+            self.forget_request();
+        }
+    }
+
+    #[inline(never)]
+    fn forget_request(&self) {
+        let mut state = self.state.lock();
+        if let Some(Operation::Call(call)) = state.operation()
+            // What begins a stream has more in its header.
+            && call.message.stream.is_some_and(|position| position.number > 0)
+        {
+            let content = state.content.take();
+            drop(state);
+            drop(content);
+        }
+    }
+
+    /// Gives the message back to the request of a call that was never sent, for the next attempt.
+    pub(crate) fn put_back_message(&self, message: Msgbuf) {
+        let mut message = Some(message);
+        let kept = self.with_request(|call| {
+            if call.message.payload.is_empty() {
+                call.message.payload = message.take().unwrap_or_default();
+            }
+        });
+        if kept.is_none()
+            && let (Some(stream), Some(message)) = (&self.stream, message)
+            && let Some(again) = stream.request_again(self, message)
+        {
+            self.put_back(again);
+        }
     }
 
     /// Leaves the result, if the caller still waits and there is none yet.
@@ -217,20 +278,20 @@ impl CallCell {
         if state.phase != Phase::Waiting {
             return;
         }
-        let result = make(match &mut state.operation {
+        let result = make(match state.operation() {
             Some(Operation::Call(call)) => Some(call),
             _ => None,
         });
         let waker = state.waker.take();
         if let Some(stream) = &self.stream {
             state.phase = Phase::Done;
-            let operation = state.operation.take();
+            let content = state.content.take();
             drop(state);
-            drop((operation, waker));
+            drop((content, waker));
             return stream.handle_result(self, result);
         }
         state.phase = Phase::Finished;
-        state.result = Some(result);
+        state.content.get_or_insert_default().result = Some(result);
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
@@ -252,7 +313,9 @@ impl CallCell {
             Phase::Finished => {
                 self.end_watch();
                 state.phase = Phase::Done;
-                Poll::Ready(state.result.take().expect("it is finished"))
+                let content = state.content.as_mut();
+                let result = content.and_then(|content| content.result.take());
+                Poll::Ready(result.expect("it is finished"))
             }
             Phase::Done => panic!("a call was polled after it had ended"),
         }
@@ -263,8 +326,8 @@ impl CallCell {
         self.end_shared_watch();
         let mut state = self.state.lock();
         let was = std::mem::replace(&mut state.phase, Phase::Done);
-        let (waker, operation) = (state.waker.take(), state.operation.take());
-        let result = state.result.take();
+        let (waker, operation) = (state.waker.take(), state.take_operation());
+        let result = (state.content.as_mut()).and_then(|content| content.result.take());
         drop(state);
         // Without the lock: destructors may call back.
         drop((operation, result));
@@ -324,7 +387,7 @@ impl CallCell {
     pub(crate) fn put_back(&self, call: OutgoingCall) {
         let mut state = self.state.lock();
         if state.phase == Phase::Waiting {
-            state.operation = Some(Operation::Call(call));
+            state.set_operation(Operation::Call(call));
             return;
         }
         // Without the lock: the call has a caller's memory.

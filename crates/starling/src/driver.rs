@@ -206,7 +206,7 @@ impl Driver {
     /// Has the loop driven for a caller that begins to wait: by the caller, if its thread sleeps
     /// until the call is over, else by a task of the caller's runtime or by the background, while
     /// `watch` lives. Returns whether this thread has driven.
-    pub(crate) fn drive(&self, call: Option<&CallHandle>, watch: &mut Option<Watch>) -> bool {
+    pub(crate) fn drive(&self, call: Option<&CallHandle>, watch: &mut Option<Box<Watch>>) -> bool {
         if drive_while_blocked(&self.shared) {
             return false;
         }
@@ -215,7 +215,7 @@ impl Driver {
         }
         let by_task = self.with_task(|task| {
             if !watch.as_ref().is_some_and(|watch| watch.is_by(task)) {
-                *watch = Some(Watch::by_task(task));
+                *watch = Some(Box::new(Watch::by_task(task)));
             }
             // After the watch: the task does not drive for a runtime without calls.
             task.wake()
@@ -223,7 +223,7 @@ impl Driver {
         if by_task == Some(true) {
             return false;
         }
-        *watch = Some(SharedLoop::watch(&self.shared));
+        *watch = Some(Box::new(SharedLoop::watch(&self.shared)));
         self.shared.drive_once();
         true
     }

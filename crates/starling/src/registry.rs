@@ -347,7 +347,7 @@ where
                 let metadata = context.response_metadata();
                 let response = handler(context, request).await;
                 let response = response.map_err(Status::with_run)?;
-                let metadata = std::mem::take(&mut *metadata.lock());
+                let metadata = metadata.take();
                 coding.seal_message(accepts, respond(&response, encoding, metadata)?)
             }))
         }))

@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use parking_lot::Mutex;
 use starling_compress::AlgorithmSet;
 use starling_endpoint::{Encoding, Metadata, Status};
 use starling_message::protobuf::DecodeLimits;
@@ -36,7 +35,7 @@ use starling_stream::{Bundle, Items};
 
 use crate::coding::{CallCoding, coded_at_client};
 use crate::message::OwnedRequest;
-use crate::nested::NestedContext;
+use crate::nested::{NestedContext, ResponseMetadata};
 use crate::options::CallOptions;
 use crate::plane::Waiting;
 
@@ -148,7 +147,7 @@ pub(crate) trait StreamEnd: Send + Sync {
 
     /// Sends what is in there behind the items when the handler has ended, unless that sets trailers. Of a
     /// server's end.
-    fn send_behind(&self, metadata: Arc<Mutex<Metadata>>) {
+    fn send_behind(&self, metadata: ResponseMetadata) {
         let _ = metadata;
     }
 

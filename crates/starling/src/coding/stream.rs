@@ -11,7 +11,6 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use parking_lot::Mutex;
 use starling_compress::AlgorithmSet;
 use starling_endpoint::{CompressedBody, Encoding, Metadata, Status};
 use starling_message::Bytes;
@@ -22,6 +21,7 @@ use super::client::{CallCoding, refused_by_client, too_long_to_send};
 use super::server::MethodCoding;
 use super::{Bound, Refused, is_unpackable, pack, unpack};
 use crate::compression::Compression;
+use crate::nested::ResponseMetadata;
 use crate::plane::Waiting;
 use crate::streaming::{HeldBytes, SingleItems, StreamEnd};
 
@@ -285,7 +285,7 @@ impl StreamEnd for CodedEnd {
         self.inner.set_trailers(metadata)
     }
 
-    fn send_behind(&self, metadata: Arc<Mutex<Metadata>>) {
+    fn send_behind(&self, metadata: ResponseMetadata) {
         self.inner.send_behind(metadata);
     }
 

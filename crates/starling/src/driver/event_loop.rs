@@ -344,6 +344,7 @@ impl<I: Device> EventLoop<I> {
         match made {
             Some(Ok(id)) => {
                 reply.call().0.set_key(key);
+                reply.call().0.handle_sent();
                 let stage = Stage::Made(id);
                 entry.insert(PendingCall {
                     reply,
@@ -530,11 +531,7 @@ fn handle_completion(
         let mut calls = calls.lock();
         calls.suspected.push(channel);
         if let (Some(message), Stage::Made(_)) = (unsent_message(&mut status), stage) {
-            reply.call().0.with_request(|call| {
-                if call.message.payload.is_empty() {
-                    call.message.payload = message;
-                }
-            });
+            reply.call().0.put_back_message(message);
             if !reply.may_go_elsewhere() {
                 calls.unsent.push(UnsentCall { reply, channel });
                 return;

@@ -22,6 +22,7 @@ use starling_stream::Items;
 
 use super::body::{Body, check_type};
 use super::{BoxFuture, Side};
+use crate::nested::ResponseMetadata;
 use crate::plane::Waiting;
 use crate::streaming::{HeldBytes, SingleItems, StreamEnd};
 
@@ -376,7 +377,7 @@ impl StreamEnd for HookedEnd {
         self.inner.set_trailers(metadata)
     }
 
-    fn send_behind(&self, metadata: Arc<Mutex<Metadata>>) {
+    fn send_behind(&self, metadata: ResponseMetadata) {
         self.inner.send_behind(metadata);
     }
 

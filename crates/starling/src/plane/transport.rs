@@ -288,7 +288,8 @@ pub(crate) fn stopped(why: Option<&str>) -> Status {
 /// What a transport keeps while a caller waits. Dropped when the operation is over.
 #[derive(Default)]
 pub struct Waiting {
-    pub(crate) watch: Option<Watch>,
+    // Boxed because streams keep theirs, and thousands may be at rest.
+    pub(crate) watch: Option<Box<Watch>>,
 }
 
 impl fmt::Debug for Waiting {

@@ -16,6 +16,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Buf;
 use parking_lot::Mutex;
 use starling_endpoint::{HeldMost, OwnedMessage, Status};
 use starling_message::Bytes;
@@ -26,6 +27,9 @@ use super::limits::{AllHoldings, Holding, StreamLimits, StreamShare};
 /// So headers do not stay in memory that does not count.
 const LONG_HEADER: usize = 128;
 const LARGE_BODY: usize = 64 << 10;
+
+/// So is a body that is shorter than this: readers keep their last message, and thousands of streams may be at rest.
+const SHORT_BODY: usize = 128;
 
 #[derive(Debug, Default)]
 struct Sums {
@@ -182,9 +186,14 @@ pub(super) fn body_of(message: OwnedMessage) -> Bytes {
     let len = bytes.len().saturating_sub(body_at);
     match len {
         0 => Bytes::new(),
-        _ if body_at > LONG_HEADER && len <= LARGE_BODY => {
+        _ if len < SHORT_BODY || body_at > LONG_HEADER && len <= LARGE_BODY => {
             Bytes::copy_from_slice(&bytes[body_at..])
         }
-        _ => Bytes::from(bytes).slice(body_at..),
+        _ => {
+            let mut body = Bytes::from(bytes);
+            // Not a slice of it, which would be another reference.
+            body.advance(body_at);
+            body
+        }
     }
 }

@@ -25,8 +25,14 @@ use crate::coding::CallCoding;
 use crate::options::CallOptions;
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Waiting};
 
-/// A stream at rest has one.
-type Calls = SmallVec<[CallHandle; 1]>;
+/// The calls that are out. A stream at rest has one.
+type Calls = SmallVec<[Outstanding; 1]>;
+
+/// A request that has no response.
+struct Outstanding {
+    call: CallHandle,
+    number: u64,
+}
 
 struct State {
     stream: ClientStream,
@@ -46,14 +52,15 @@ pub(crate) struct ClientEnd {
     route: Route,
     method: &'static MethodDescriptor,
     deadline: Option<Instant>,
-    metadata: Metadata,
+    metadata: Option<Box<Metadata>>,
     wait_for_ready: bool,
     /// What its options say of messages.
-    coding: Option<CallCoding>,
+    // Boxed because it is rare, as what follows: thousands of streams may be at rest.
+    coding: Option<Box<CallCoding>>,
     /// The process that began the stream; see [`forks`].
     process: u32,
     /// What begins the stream again, if it may.
-    first: Option<FirstRequest>,
+    first: Option<Box<FirstRequest>>,
     state: Mutex<State>,
 }
 
@@ -75,7 +82,7 @@ impl ClientEnd {
             Route::Local(..) => None,
         };
         let (first, refused) = match FirstRequest::of(policy, method) {
-            Ok(first) => (first, None),
+            Ok(first) => (first.map(Box::new), None),
             Err(status) => (None, Some(status)),
         };
         Arc::new_cyclic(|this| {
@@ -84,9 +91,9 @@ impl ClientEnd {
                 route,
                 method,
                 deadline,
-                metadata: options.metadata,
+                metadata: (!options.metadata.is_empty()).then(|| Box::new(options.metadata)),
                 wait_for_ready,
-                coding,
+                coding: coding.map(Box::new),
                 process: forks(),
                 first,
                 state: Mutex::new(State {
@@ -98,9 +105,7 @@ impl ClientEnd {
                     writer: None,
                 }),
             };
-            let room = end
-                .describe(Metadata::default(), StreamRequest::default())
-                .headroom;
+            let room = end.describe(StreamRequest::default()).header_len();
             let sends = method.client_streaming;
             let stream = ClientStream::new(next_id(), window.max(1), room, sends);
             end.state.get_mut().stream = stream;
@@ -122,8 +127,8 @@ impl ClientEnd {
         end
     }
 
-    /// The call that carries a request of the stream.
-    fn describe(&self, metadata: Metadata, request: StreamRequest) -> CallDescriptor {
+    /// The call that carries a request of the stream. One without items has no memory for a body.
+    fn describe(&self, request: StreamRequest) -> CallDescriptor {
         let StreamRequest { mut position, body } = request;
         let codes = (self.coding.as_ref()).is_some_and(|coding| coding.algorithm().is_some());
         position.flags = position.flags.with_if(codes, StreamFlags::CODED);
@@ -133,14 +138,16 @@ impl ClientEnd {
             method: MethodId(self.method.id),
             direction: Direction::Request,
             deadline: self.deadline,
-            metadata,
+            metadata: Metadata::default(),
             encoding: Encoding::Native,
             coding: (self.coding.as_ref()).and_then(|coding| coding.of_stream(false)),
             stream: Some(position),
             payload: Msgbuf::new(),
             headroom: 0,
         };
-        message.headroom = message.header_len();
+        if !body.head.is_empty() {
+            message.headroom = message.header_len();
+        }
         message.payload = Msgbuf::from_parts(body.head, body.tail);
         message
     }
@@ -165,25 +172,30 @@ impl ClientEnd {
                 }
                 return any;
             };
-            let call = self.outgoing(request);
-            let handle = CallHandle(CallCell::of_stream(call, &this));
-            state.calls.push(handle.clone());
+            let number = request.position.number;
+            let call = CallHandle(CallCell::of_stream(self.outgoing(request), &this));
+            let reply = Reply::new(call.clone());
+            state.calls.push(Outstanding { call, number });
             drop(state);
-            self.route.start(Reply::new(handle));
+            self.route.start(reply);
             any = true;
         }
     }
 
     fn outgoing(&self, request: StreamRequest) -> OutgoingCall {
         let is_first = request.position.number == 0;
-        let mut message = self.describe(Metadata::default(), request);
-        if is_first && (!self.metadata.is_empty() || self.coding.is_some()) {
+        let mut message = self.describe(request);
+        if is_first && (self.metadata.is_some() || self.coding.is_some()) {
             let before = message.headroom;
-            message.metadata = self.metadata.clone();
+            message.metadata = self.metadata.as_deref().cloned().unwrap_or_default();
             message.coding = (self.coding.as_ref()).and_then(|coding| coding.of_stream(true));
             message.headroom = message.header_len();
             message.payload.set_headroom(before, message.headroom);
         }
+        self.with_types(message, is_first)
+    }
+
+    fn with_types(&self, message: CallDescriptor, is_first: bool) -> OutgoingCall {
         let wait_for_ready = self.wait_for_ready && is_first;
         let mut call = OutgoingCall::new(message, Some(self.method), wait_for_ready);
         call.counted_by_caller = true;
@@ -192,6 +204,22 @@ impl ClientEnd {
             first.keep(shared, &call);
         }
         call
+    }
+
+    /// The request of one of its calls once more, which was never sent: this is its message. None: it is not out.
+    pub(crate) fn request_again(&self, call: &CallCell, message: Msgbuf) -> Option<OutgoingCall> {
+        let state = self.state.lock();
+        let own = (state.calls.iter()).find(|own| std::ptr::eq(&*own.call.0, call))?;
+        let position = state.stream.position_of(own.number);
+        drop(state);
+        let mut again = self.describe(StreamRequest {
+            position,
+            body: Bundle::default(),
+        });
+        again.call = call.number();
+        again.headroom = again.header_len();
+        again.payload = message;
+        Some(self.with_types(again, false))
     }
 
     /// Takes in the end of one of its calls.
@@ -204,7 +232,10 @@ impl ClientEnd {
             is_coded,
             ..
         } = &mut *state;
-        if let Some(index) = calls.iter().position(|own| std::ptr::eq(&*own.0, call)) {
+        if let Some(index) = calls
+            .iter()
+            .position(|own| std::ptr::eq(&*own.call.0, call))
+        {
             calls.swap_remove(index);
             if calls.len() <= 1 {
                 calls.shrink_to_fit();
@@ -271,12 +302,13 @@ impl ClientEnd {
         let Some(call) = again.filter(|_| !state.stream.is_over()) else {
             return;
         };
-        let handle = CallHandle(CallCell::of_stream(call, &this));
+        let call = CallHandle(CallCell::of_stream(call, &this));
+        let reply = Reply::new(call.clone());
         state.stream.rename(id);
-        state.calls.push(handle.clone());
+        state.calls.push(Outstanding { call, number: 0 });
         let reader = state.reader.take();
         drop(state);
-        self.route.start(Reply::new(handle));
+        self.route.start(reply);
         self.route.flush();
         // It waits for another backend now, perhaps in another loop.
         if let Some(reader) = reader {
@@ -292,8 +324,8 @@ impl ClientEnd {
             let handle = CallHandle(CallCell::new(operation, None));
             self.route.start(Reply::new(handle));
         }
-        for call in calls {
-            self.route.cancel(&call);
+        for outstanding in calls {
+            self.route.cancel(&outstanding.call);
         }
     }
 
@@ -529,3 +561,6 @@ fn next_id() -> u64 {
     });
     first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))
 }
+
+#[cfg(test)]
+mod tests;

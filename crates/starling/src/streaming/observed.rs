@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use parking_lot::Mutex;
 use starling_compress::AlgorithmSet;
 use starling_endpoint::{Code, Encoding, Metadata, Status};
 use starling_message::Bytes;
@@ -13,6 +12,7 @@ use starling_stream::{Bundle, ItemSlices, Items, LENGTH};
 
 use super::{HeldBytes, StreamEnd};
 use crate::coding::plain_len;
+use crate::nested::ResponseMetadata;
 use crate::plane::Waiting;
 
 /// What an end of a stream tells. The end of the stream may be told more than once; the first one counts.
@@ -227,7 +227,7 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
         self.end.code_items();
     }
 
-    fn send_behind(&self, metadata: Arc<Mutex<Metadata>>) {
+    fn send_behind(&self, metadata: ResponseMetadata) {
         self.end.send_behind(metadata);
     }
 

@@ -10,21 +10,22 @@ use parking_lot::{Mutex, MutexGuard};
 use starling_compress::AlgorithmSet;
 use starling_endpoint::header::STREAM_RESPONSE_LEN;
 use starling_endpoint::{
-    Cancellation, DeferredReply, Encoding, LocalHandle, Metadata, OwnedMessage, Status, StreamFlags,
+    Cancellation, Encoding, HeldReply, LocalHandle, Metadata, OwnedMessage, Status, StreamFlags,
 };
 use starling_message::Bytes;
 use starling_message::protobuf::DecodeLimits;
 use starling_stream::{Answer, Arrival, Bundle, Items, ServerStream};
 
 use super::StreamEnd;
-use super::account::{ByteAccount, HeldBytes, body_of};
+use super::account::{HeldBytes, body_of};
 use super::limits::StreamShare;
 use super::open_bundle::{self, Open, Owner};
 use super::table::{Key, Streams};
+use crate::nested::ResponseMetadata;
 use crate::plane::{StreamingFuture, Waiting};
 
 struct State {
-    stream: ServerStream<DeferredReply>,
+    stream: ServerStream<HeldReply>,
     reader: Option<Waker>,
     writer: Option<Waker>,
     /// The handler's task.
@@ -36,7 +37,9 @@ struct State {
     /// A bundle is with the thread that runs the handler.
     is_lent: bool,
     /// Sent behind all items, unless the handler sets trailers.
-    response_metadata: Option<Arc<Mutex<Metadata>>>,
+    response_metadata: Option<ResponseMetadata>,
+    /// The client's, if there is any.
+    metadata: Option<Box<Metadata>>,
 }
 
 impl State {
@@ -47,10 +50,7 @@ impl State {
 
 /// A server's end of a stream.
 pub(crate) struct ServerEnd {
-    this: Weak<Self>,
     table: Weak<Streams>,
-    account: Arc<ByteAccount>,
-    decode: DecodeLimits,
     key: Key,
     local: LocalHandle,
     encoding: Encoding,
@@ -61,10 +61,11 @@ pub(crate) struct ServerEnd {
     accepts: AlgorithmSet,
     /// The server's items say how they are compressed.
     codes: AtomicBool,
-    /// The client's.
-    metadata: Mutex<Metadata>,
     state: Mutex<State>,
 }
+
+// Thousands of streams may be at rest.
+const _: () = assert!(size_of::<ServerEnd>() <= 384);
 
 impl ServerEnd {
     /// The end of a stream that this request opens.
@@ -79,19 +80,17 @@ impl ServerEnd {
         stream.keep_fewer_than(share.to_send);
         let (encoding, coding) = opening.form();
         let flags = opening.stream().unwrap_or_default().flags;
-        Arc::new_cyclic(|this| Self {
+        let metadata = opening.to_metadata();
+        let metadata = (!metadata.is_empty()).then(|| Box::new(metadata));
+        let end = Arc::new(Self {
             is_coded: flags.has(StreamFlags::CODED),
             accepts: AlgorithmSet::from_bits(coding.accepts),
             codes: AtomicBool::new(false),
-            this: Weak::clone(this),
             table: Arc::downgrade(table),
-            account: Arc::clone(&table.account),
-            decode: table.decode,
             key,
             local,
             encoding,
             cancellation: Cancellation::default(),
-            metadata: Mutex::new(opening.to_metadata()),
             state: Mutex::new(State {
                 stream,
                 reader: None,
@@ -101,8 +100,13 @@ impl ServerEnd {
                 has_pushed: false,
                 is_lent: false,
                 response_metadata: None,
+                metadata,
             }),
-        })
+        });
+        let waker = Waker::from(Arc::clone(&end));
+        let cancelled = (end.cancellation).poll_cancelled(&Context::from_waker(&waker));
+        debug_assert!(cancelled.is_pending(), "nobody has it yet");
+        end
     }
 
     /// Whether the client still wants the stream.
@@ -111,12 +115,10 @@ impl ServerEnd {
     }
 
     /// Takes in a request.
-    pub(super) fn handle_request(self: &Arc<Self>, request: OwnedMessage, reply: DeferredReply) {
+    pub(super) fn handle_request(&self, request: OwnedMessage, reply: HeldReply) {
         let Some(position) = request.stream() else {
             return;
         };
-        let waker = Waker::from(Arc::clone(self));
-        let cancelled = reply.poll_cancelled(&mut Context::from_waker(&waker));
         let encoding = request.encoding();
         let is_coded = position.flags.has(StreamFlags::CODED);
         let body = body_of(request);
@@ -126,11 +128,7 @@ impl ServerEnd {
             Err(status) => (Bytes::new(), Some(status)),
         };
         let arrival = state.stream.handle_request(position, body, reply);
-        let cancelled = match cancelled {
-            Poll::Ready(status) => Some(status),
-            Poll::Pending => full,
-        };
-        if let Some(status) = cancelled {
+        if let Some(status) = full {
             return self.abort_with(state, status);
         }
         let arrival = match arrival {
@@ -205,10 +203,10 @@ impl ServerEnd {
             MutexGuard::unlocked(&mut state, || {
                 // Before the last answer wakes a thread that shuts down when there are no streams.
                 if is_over && let Some(table) = self.table.upgrade() {
-                    table.remove(self.key, self.this.as_ptr());
+                    table.remove(self.key, self);
                 }
                 answer.position.flags = answer.position.flags.with_if(codes, StreamFlags::CODED);
-                respond(&self.local, answer);
+                respond(&self.local, answer, &self.cancellation);
             });
         }
         // What has left makes room.
@@ -315,7 +313,7 @@ impl ServerEnd {
     fn finish(&self, result: Result<(), Status>) {
         let mut state = self.state.lock();
         let metadata = state.response_metadata.take();
-        let metadata = metadata.map(|metadata| std::mem::take(&mut *metadata.lock()));
+        let metadata = metadata.map(|metadata| metadata.take());
         if let Some(metadata) = metadata.filter(|metadata| !metadata.is_empty())
             && state.stream.trailers().is_none()
         {
@@ -326,6 +324,7 @@ impl ServerEnd {
         state.handler = None;
         self.flush(state);
         self.cancellation.finish();
+        self.cancellation.forget_handler();
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }
@@ -355,29 +354,25 @@ impl Wake for ServerEnd {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let state = self.state.lock();
-        let mut cx = Context::from_waker(Waker::noop());
-        let cancelled = (state.stream.held().iter())
-            .filter(|reply| reply.is_cancelled())
-            .find_map(|reply| match reply.poll_cancelled(&mut cx) {
-                Poll::Ready(status) => Some(status),
-                Poll::Pending => None,
-            });
-        if let Some(status) = cancelled {
-            self.abort_with(state, status);
+        if self.cancellation.is_finished() {
+            return;
+        }
+        if let Some(status) = self.cancellation.status() {
+            self.abort(status);
         }
     }
 }
 
 /// Answers a request of a stream.
-pub(super) fn respond(local: &LocalHandle, answer: Answer<DeferredReply>) {
+fn respond(local: &LocalHandle, answer: Answer<HeldReply>, cancellation: &Cancellation) {
     let Answer {
-        to: mut reply,
+        to,
         position,
         status,
         metadata,
         body,
     } = answer;
+    let mut reply = to.into_reply(cancellation);
     *reply.buffer() = body.head;
     if let Some(tail) = body.tail {
         reply.set_tail(tail);
@@ -529,12 +524,17 @@ impl StreamEnd for ServerEnd {
     }
 
     fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
-        let held = self.account.hold(Some(self.key.client), bytes);
-        held.ok_or_else(|| self.account.no_room(bytes, "ServerBuilder"))
+        let Some(table) = self.table.upgrade() else {
+            // The server has ended, and nobody counts.
+            return Ok(HeldBytes::default());
+        };
+        let held = table.account.hold(Some(self.key.client), bytes);
+        held.ok_or_else(|| table.account.no_room(bytes, "ServerBuilder"))
     }
 
     fn decode_limits(&self) -> DecodeLimits {
-        self.decode
+        let table = self.table.upgrade();
+        table.map_or_else(DecodeLimits::default, |table| table.decode)
     }
 
     fn reject(&self, why: &str) -> Status {
@@ -550,13 +550,14 @@ impl StreamEnd for ServerEnd {
     }
 
     fn headers(&self) -> Option<Metadata> {
-        Some(self.metadata.lock().clone())
+        let metadata = self.state.lock().metadata.as_deref().cloned();
+        Some(metadata.unwrap_or_default())
     }
 
     fn trailers(&self) -> Option<Metadata> {
         let state = self.state.lock();
         let set = state.stream.trailers().cloned();
-        set.or_else(|| Some((state.response_metadata.as_ref()?).lock().clone()))
+        set.or_else(|| Some(state.response_metadata.as_ref()?.get()))
     }
 
     fn send_headers(&self, metadata: Metadata) -> Result<(), Status> {
@@ -588,10 +589,10 @@ impl StreamEnd for ServerEnd {
     }
 
     fn set_request_metadata(&self, metadata: Metadata) {
-        *self.metadata.lock() = metadata;
+        self.state.lock().metadata = Some(Box::new(metadata));
     }
 
-    fn send_behind(&self, metadata: Arc<Mutex<Metadata>>) {
+    fn send_behind(&self, metadata: ResponseMetadata) {
         self.state.lock().response_metadata = Some(metadata);
     }
 }

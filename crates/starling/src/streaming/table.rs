@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use starling_endpoint::{Context, Reply, Request, Status, StreamFlags};
 use starling_io::{PacketIo, PeerId};
@@ -52,7 +53,7 @@ struct Entry {
 struct Client {
     number: u64,
     incarnation: u64,
-    streams: HashMap<ClientKey, Entry>,
+    streams: HashMap<ClientKey, Entry, RandomState>,
 }
 
 /// A client without streams keeps memory for so many.
@@ -60,7 +61,7 @@ const FEW: usize = 16;
 
 #[derive(Default)]
 struct Table {
-    clients: HashMap<PeerId, Client>,
+    clients: HashMap<PeerId, Client, RandomState>,
     /// Clients so far.
     seen: u64,
     /// Streams of all.
@@ -119,7 +120,8 @@ impl Streams {
             of_client,
         };
         if let Some(end) = found {
-            return end.handle_request(request.into_owned(), reply.defer_without_buffer());
+            let reply = reply.hold(end.cancellation());
+            return end.handle_request(request.into_owned(), reply);
         }
         if position.number != 0 || position.flags.has(StreamFlags::CANCEL) {
             let gone = starling_stream::gone((), position.id);
@@ -142,7 +144,7 @@ impl Streams {
             cancellation: end.cancellation().clone(),
         };
         self.insert(cx, key, &end, share);
-        end.handle_request(request, reply.defer_without_buffer());
+        end.handle_request(request, reply.hold(end.cancellation()));
         let handler = handler(ServerStreamEnd(Arc::clone(&end) as _), call);
         let task = HandlerTask::new(end, handler);
         match spawn {
@@ -170,7 +172,7 @@ impl Streams {
             Client {
                 number: *seen,
                 incarnation,
-                streams: HashMap::new(),
+                streams: HashMap::default(),
             }
         });
         let entry = client.streams.get(&of_client);
