@@ -8,10 +8,10 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::process::Stdio;
 
 use common::managed::{Service, kv, parts};
-use common::{run, run_with_input, starling, text};
+use common::{run, starling, text};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
 

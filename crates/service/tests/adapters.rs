@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use common::{payload, wait_until};
 use mesh::{Mesh, direct, echo_at, exercise};
+use starling::introspection::{GetProcessRequest, IntrospectionClient};
 use starling::managed::{AdapterUpgrade, ListRequest, MoveRequest, PolicyChange};
 use starling::{Channel, Code, Request, Server, ServerHandle, Status};
 use starling_sample_services::api::bench::{EchoClient, Payload};
@@ -127,6 +128,25 @@ fn in_use(mesh: &Mesh) -> (u64, u64) {
         .fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
 }
 
+/// The requests that the first policy has let pass.
+fn passed(mesh: &Mesh) -> u64 {
+    let operator = mesh.operator();
+    let listing = operator.list(&ListRequest::new()).wait();
+    let policies = listing.expect("a listing").into_message();
+    let first = policies.policies().iter().next();
+    first.expect("a policy").passed()
+}
+
+/// The sessions that a server has.
+fn sessions_of(server: &ServerHandle) -> u64 {
+    let inspector = IntrospectionClient::new(direct(server.address()));
+    let process = inspector.get_process(&GetProcessRequest::new()).wait();
+    let process = process.expect("a process");
+    let mut threads = process.message().threads().iter();
+    let thread = threads.find(|thread| thread.address() == server.address());
+    thread.expect("it serves").server_sessions()
+}
+
 /// Calls from threads, until it is told to end.
 #[derive(Default)]
 struct Load {
@@ -195,7 +215,8 @@ fn adapters_are_replaced_under_load_and_no_call_fails() {
         let outside = seen.serve(None, "udp://127.0.0.1:0");
         let over_tcp = seen.serve(None, "tcp://127.0.0.1:0");
         let called = seen.serve(Some(&mesh), "udp://127.0.0.1:0");
-        let counting = PolicyChange::new().with_what(r#"{"name":"all","kind":"null"}"#);
+        let counting = r#"{"name":"all","kind":"null","for":{"methods":["hello.Hello/Greet"]}}"#;
+        let counting = PolicyChange::new().with_what(counting);
         mesh.operator().attach(&counting).wait().expect("a policy");
         let channels = [&outside, &over_tcp, &called].map(|it| mesh.channel(it.address()));
         // Its items and their echoes go by one session, whatever becomes of adapters meanwhile.
@@ -241,10 +262,15 @@ fn adapters_are_replaced_under_load_and_no_call_fails() {
                 .iter()
                 .all(|(.., datapaths, is_replaced)| { !is_replaced && *datapaths == 1 })
         );
-        // It counts the streams' requests as one call each, and the library's own not at all.
-        seen.check(load.calls.load(Ordering::Relaxed));
+        let calls = load.calls.load(Ordering::Relaxed);
+        seen.check(calls);
+        assert_eq!(passed(&mesh), calls);
         wait_until(|| in_use(&mesh) == (0, 0));
         wait_until(|| descriptors() <= files);
+        drop((channels, receiver));
+        wait_until(|| adapters(&mesh).is_empty());
+        // That of the question itself is left.
+        wait_until(|| sessions_of(&outside) == 1 && sessions_of(&over_tcp) == 1);
         assert!(mesh.is_running());
     }
 }

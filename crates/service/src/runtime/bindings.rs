@@ -5,16 +5,19 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-/// Questions of one route that are remembered, at most.
-const MAX_QUESTIONS: usize = 1024;
-/// The longest of them, in bytes.
+/// Bytes of the questions of one route that are remembered, at most, and of one of them.
+const MAX_BYTES: usize = 64 << 10;
 const MAX_QUESTION: usize = 512;
+/// What remembering takes beside the question.
+const OVERHEAD: usize = 48;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(super) struct Bindings {
     /// The hashes of the answers.
     answers: HashMap<Box<[u8]>, u64>,
+    /// What they take.
+    bytes: usize,
     /// Some are not remembered.
     is_full: bool,
 }
@@ -29,7 +32,11 @@ impl Bindings {
 
     /// A question was answered.
     pub(super) fn insert(&mut self, question: Box<[u8]>, answer: &[u8], by: &RandomState) {
-        if self.answers.len() < MAX_QUESTIONS || self.answers.contains_key(&question) {
+        let more = question.len() + OVERHEAD;
+        if let Some(known) = self.answers.get_mut(&question) {
+            *known = by.hash_one(answer);
+        } else if self.bytes + more <= MAX_BYTES {
+            self.bytes += more;
             self.answers.insert(question, by.hash_one(answer));
         } else {
             self.is_full = true;
@@ -59,12 +66,14 @@ mod tests {
         assert_eq!(bindings.questions(), Some(vec![question]));
         assert!(bindings.is_same(b"q", b"a", &by) && !bindings.is_same(b"q", b"b", &by));
         assert!(!bindings.is_same(b"r", b"a", &by));
-        for number in 1..MAX_QUESTIONS {
-            bindings.insert(number.to_string().as_bytes().into(), b"a", &by);
+        for number in 0..100_u8 {
+            bindings.insert([number; MAX_QUESTION].as_slice().into(), b"a", &by);
         }
         bindings.insert(b"q".as_slice().into(), b"b", &by);
         assert!(bindings.questions().is_some() && bindings.is_same(b"q", b"b", &by));
-        bindings.insert(b"one more".as_slice().into(), b"a", &by);
+        for number in 100..200_u8 {
+            bindings.insert([number; MAX_QUESTION].as_slice().into(), b"a", &by);
+        }
         assert_eq!(bindings.questions(), None);
         let mut bindings = Bindings::default();
         assert_eq!(bindings.question(&[0; MAX_QUESTION + 1]), None);
