@@ -9,6 +9,8 @@
 //!   free ──────────▶ queued (its peer may still append) ──────────▶ free
 //! ```
 
+use crate::sys::pages::Pages;
+
 /// The most datagrams that wait to be sent, over all peers.
 pub(crate) const SLOTS: usize = 64;
 
@@ -23,7 +25,7 @@ pub(crate) type Slot = u16;
 
 /// Slots, and the order in which they were begun.
 pub(crate) struct Staging {
-    bytes: Box<[u8]>,
+    bytes: Pages,
     lens: [u32; SLOTS],
     peers: [u32; SLOTS],
     free: Vec<Slot>,
@@ -33,8 +35,7 @@ pub(crate) struct Staging {
 impl Staging {
     pub(crate) fn new() -> Self {
         Self {
-            // The kernel hands out zeroed memory of this size untouched.
-            bytes: vec![0; SLOTS * SLOT_STRIDE].into_boxed_slice(),
+            bytes: Pages::new(SLOTS * SLOT_STRIDE),
             lens: [0; SLOTS],
             peers: [0; SLOTS],
             free: (0..SLOTS as Slot).rev().collect(),

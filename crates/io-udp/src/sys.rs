@@ -3,11 +3,13 @@
 //! | file | what |
 //! |---|---|
 //! | [`addr`] | socket addresses in the kernel's form |
+//! | [`pages`] | memory for datagrams |
 //! | [`recv`] | buffers for received datagrams; one, or many, per system call |
 //! | [`send`] | one datagram, one gathered datagram, or many, per system call |
 //! | [`socket`] | options of sockets, the error queue |
 
 pub(crate) mod addr;
+pub(crate) mod pages;
 pub(crate) mod recv;
 pub(crate) mod send;
 pub(crate) mod socket;

@@ -17,6 +17,7 @@ use std::ptr::{self, NonNull};
 use starling_io::{Ecn, MAX_BURST};
 
 use super::addr::RawAddr;
+use super::pages::Pages;
 use super::{Control, control_int, empty_header, for_each_control};
 
 /// Room for any UDP payload and for any run of datagrams that GRO merged.
@@ -51,8 +52,8 @@ pub(crate) struct RecvBatch {
     headers: Box<[libc::mmsghdr]>,
     /// `MAX_BURST` of them. Raw, because `headers` points into them.
     sides: NonNull<Side>,
-    /// `MAX_BURST * SLOT_STRIDE` bytes. Raw, because `sides` point into them.
-    payload: NonNull<u8>,
+    /// `MAX_BURST * SLOT_STRIDE` bytes, which `sides` point into: never used as a slice.
+    payload: Pages,
     /// The kernel wrote headers `0..used`; they are reset before the next use.
     used: usize,
     /// The result of a [`RecvBatch::recvfrom`], if that was the last call: it fills no header.
@@ -65,13 +66,13 @@ unsafe impl Send for RecvBatch {}
 impl RecvBatch {
     pub(crate) fn new() -> Self {
         let sides: NonNull<Side> = allocate(Self::sides_layout()).cast();
-        let payload = allocate(Self::payload_layout());
+        let payload = Pages::new(MAX_BURST * SLOT_STRIDE);
         let mut headers = Vec::with_capacity(MAX_BURST);
         for slot in 0..MAX_BURST {
             // SAFETY: both allocations hold `MAX_BURST` elements; nothing else refers to them yet.
             let header = unsafe {
                 let side = sides.as_ptr().add(slot);
-                (*side).parts.iov_base = payload.as_ptr().add(slot * SLOT_STRIDE).cast();
+                (*side).parts.iov_base = payload.start().as_ptr().add(slot * SLOT_STRIDE).cast();
                 (*side).parts.iov_len = SLOT_BYTES;
                 let mut header = empty_header();
                 header.msg_name = (&raw mut (*side).name).cast();
@@ -103,7 +104,7 @@ impl RecvBatch {
         let received = unsafe {
             libc::recvfrom(
                 fd.as_raw_fd(),
-                self.payload.as_ptr().cast(),
+                self.payload.start().as_ptr().cast(),
                 SLOT_BYTES,
                 libc::MSG_DONTWAIT,
                 (&raw mut (*self.sides.as_ptr()).name).cast(),
@@ -210,7 +211,11 @@ impl RecvBatch {
         // SAFETY: inside the slot, which is initialised (zero at first) and written only by
         // `&mut self` calls.
         unsafe {
-            let first = self.payload.as_ptr().add(slot * SLOT_STRIDE + start);
+            let first = self
+                .payload
+                .start()
+                .as_ptr()
+                .add(slot * SLOT_STRIDE + start);
             std::slice::from_raw_parts(first, len)
         }
     }
@@ -228,23 +233,16 @@ impl RecvBatch {
     fn sides_layout() -> Layout {
         Layout::array::<Side>(MAX_BURST).expect("a few KiB")
     }
-
-    fn payload_layout() -> Layout {
-        Layout::from_size_align(MAX_BURST * SLOT_STRIDE, 64).expect("a few MiB")
-    }
 }
 
 impl Drop for RecvBatch {
     fn drop(&mut self) {
-        // SAFETY: allocated with these layouts in `new`, and freed here only.
-        unsafe {
-            dealloc(self.sides.as_ptr().cast(), Self::sides_layout());
-            dealloc(self.payload.as_ptr(), Self::payload_layout());
-        }
+        // SAFETY: allocated with this layout in `new`, and freed here only.
+        unsafe { dealloc(self.sides.as_ptr().cast(), Self::sides_layout()) };
     }
 }
 
-/// Zeroed memory; pages of large blocks are not touched.
+/// Zeroed memory.
 fn allocate(layout: Layout) -> NonNull<u8> {
     // SAFETY: no layout in this file has size zero.
     let memory = unsafe { alloc_zeroed(layout) };
