@@ -255,6 +255,8 @@ impl CallCell {
         let mut message = Some(message);
         let kept = self.with_request(|call| {
             if call.message.payload.is_empty() {
+                // It has the header that was written, also where there was no body to write it in front of.
+                call.message.headroom = call.message.header_len();
                 call.message.payload = message.take().unwrap_or_default();
             }
         });

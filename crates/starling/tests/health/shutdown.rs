@@ -72,7 +72,12 @@ impl Client {
         let method = (HEALTH_SERVICE.methods.iter())
             .find(|method| method.path.ends_with("/Watch"))
             .expect("health has it");
-        let message = Msgbuf::from_parts(next.body.head, next.body.tail);
+        let mut head = next.body.head;
+        if head.is_empty() {
+            // A request without items has no room for its header either.
+            head.resize(options.header_len(), 0);
+        }
+        let message = Msgbuf::from_parts(head, next.body.tail);
         let local = self.endpoint.local();
         let call = local.call_message(self.session, MethodId(method.id), &options, message);
         let response = self.run(call)?;

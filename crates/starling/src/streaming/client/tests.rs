@@ -69,4 +69,13 @@ fn the_request_that_begins_a_stream_is_kept() {
     let call = CallHandle(CallCell::of_stream(outgoing, &end));
     call.0.handle_sent();
     assert!(call.0.with_request(|_| ()).is_some());
+    // It had no body, and its message comes back with the header in front of that.
+    call.0
+        .put_back_message(Msgbuf::from_vec(b"header".to_vec()));
+    let expected = call.0.with_request(|call| {
+        let message = &call.message;
+        assert_eq!(message.payload.head(), b"header");
+        (message.headroom, message.header_len())
+    });
+    assert!(expected.is_some_and(|(room, needed)| room == needed));
 }
