@@ -99,7 +99,8 @@ pub struct Config {
     pub rto_max_ns: u64,
     /// A peer that answers no ping for this long is dead. Default 2 s.
     pub peer_timeout_ns: u64,
-    /// A client pings a peer that is silent for this long. Default 500 ms.
+    /// A client pings a peer that is silent for this long, or up to an eighth less: those that are silent since about
+    /// the same time together. Default 500 ms.
     pub keepalive_ns: u64,
     /// A session that is not open after this time fails. Default 2 s.
     pub connect_timeout_ns: u64,
