@@ -101,12 +101,6 @@ impl Cancellation {
         true
     }
 
-    /// The task that runs the handler has ended: its waker is dropped, and what that refers to.
-    pub fn forget_handler(&self) {
-        let handler = self.0.waiters().handler.take();
-        drop(handler);
-    }
-
     /// Whether the call has been answered.
     pub fn is_finished(&self) -> bool {
         self.0.is_finished.load(Ordering::Relaxed)

@@ -32,6 +32,8 @@ struct State {
     handler: Option<Waker>,
     /// The handler runs now: what it sends leaves when it returns, together.
     in_handler: bool,
+    /// The handler has ended. Items of its may still wait for the client.
+    has_ended: bool,
     /// It has sent an item since it runs.
     has_pushed: bool,
     /// A bundle is with the thread that runs the handler.
@@ -97,13 +99,14 @@ impl ServerEnd {
                 writer: None,
                 handler: None,
                 in_handler: false,
+                has_ended: false,
                 has_pushed: false,
                 is_lent: false,
                 response_metadata: None,
                 metadata,
             }),
         });
-        let waker = Waker::from(Arc::clone(&end));
+        let waker = Waker::from(Arc::new(EndWaker(Arc::downgrade(&end))));
         let cancelled = (end.cancellation).poll_cancelled(&Context::from_waker(&waker));
         debug_assert!(cancelled.is_pending(), "nobody has it yet");
         end
@@ -200,10 +203,15 @@ impl ServerEnd {
         let codes = self.codes.load(Ordering::Relaxed);
         while let Some(mut answer) = state.stream.poll_answer() {
             let is_over = state.stream.is_over();
+            let has_ended = state.has_ended;
             MutexGuard::unlocked(&mut state, || {
                 // Before the last answer wakes a thread that shuts down when there are no streams.
                 if is_over && let Some(table) = self.table.upgrade() {
                     table.remove(self.key, self);
+                }
+                // Until then the client may give the stream up, whose items nobody else lets go of.
+                if is_over && has_ended {
+                    self.cancellation.finish();
                 }
                 answer.position.flags = answer.position.flags.with_if(codes, StreamFlags::CODED);
                 respond(&self.local, answer, &self.cancellation);
@@ -322,9 +330,12 @@ impl ServerEnd {
         state.stream.finish(result.map_err(Status::with_run));
         let wakers = state.take_wakers();
         state.handler = None;
+        state.has_ended = true;
+        let was_over = state.stream.is_over();
         self.flush(state);
-        self.cancellation.finish();
-        self.cancellation.forget_handler();
+        if was_over {
+            self.cancellation.finish();
+        }
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }
@@ -348,17 +359,21 @@ impl Drop for Running<'_> {
 }
 
 /// A request that is held was cancelled.
-impl Wake for ServerEnd {
+struct EndWaker(Weak<ServerEnd>);
+
+impl Wake for EndWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.cancellation.is_finished() {
+        let Some(end) = self.0.upgrade() else {
             return;
-        }
-        if let Some(status) = self.cancellation.status() {
-            self.abort(status);
+        };
+        if !end.cancellation.is_finished()
+            && let Some(status) = end.cancellation.status()
+        {
+            end.abort(status);
         }
     }
 }
