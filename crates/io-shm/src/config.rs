@@ -81,10 +81,10 @@ pub struct ShmConfig {
     /// Default: 64 MiB, which is eight messages of 8 MiB. The heap is made with the first such
     /// message, and takes memory as far as it was used.
     ///
-    /// Channels put requests from [`LARGE_BYTES`](starling_io::LARGE_BYTES) on there by themselves, for the first
-    /// peer to which they do so. From then on the heap is shared with this peer alone, which may also be of the
-    /// user that [`ShmConfig::other_user`] names; and not at all with one of another user if messages were made
-    /// there by hand.
+    /// Channels put single requests from [`LARGE_BYTES`](starling_io::LARGE_BYTES) on there by themselves, for the
+    /// first peer that can read them and to which they do so, if no other peer has the heap. From then on it is shared
+    /// with this peer's process alone, which may also be of the user that [`ShmConfig::other_user`] names; and not at
+    /// all with one of another user if messages were made there by hand.
     ///
     /// **Every peer that the heap is shared with can read everything that is made in it by hand**, also what
     /// is meant for other peers. It is shared only with peers that run as this process's user or as

@@ -199,7 +199,9 @@ impl MessageHeap {
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Option<Bytes> {
         let lead = if len < LEAD_FROM * BLOCK { 0 } else { LEAD };
-        if len < LEND_FROM || len > self.bytes - lead || !may(&self.readers) {
+        // The child of a fork leaves all of its parent's heap alone.
+        let is_parents = self.get().is_some_and(|heap| heap.forks != forks());
+        if len < LEND_FROM || len > self.bytes - lead || is_parents || !may(&self.readers) {
             return None;
         }
         let heap = self.get_or_make()?;

@@ -1,19 +1,33 @@
 //! Who may read a device's message heap.
 //!
 //! A message that its sender has put there by itself is for one peer, and no other one may read it. So the heap is
-//! then that peer's alone: of the one for whom the first such message was made, if nobody else has the heap. All that
-//! the sender was asked to put there ([`PacketIo::memory`](starling_io::PacketIo::memory)) may be read by every peer
-//! of this process's user and of root. A peer of another user gets no heap that has such messages.
+//! then that peer's alone: of the one for whom the first such message was made, if nobody else has the heap. A peer is
+//! a name and the process that has it: another process may have the name later. All that the sender was asked to put
+//! there ([`PacketIo::memory`](starling_io::PacketIo::memory)) may be read by every peer of this process's user and of
+//! root. A peer of another user gets no heap that has such messages.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// See the head of this file. Peers are known by their names.
+/// The process of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReaderProcess {
+    pub(crate) uid: u32,
+    /// 0: the kernel does not say. Then it cannot be told from the next one.
+    pub(crate) pid: u32,
+    /// Neither of this process's user nor of root.
+    pub(crate) is_of_other_user: bool,
+}
+
+/// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct Readers(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     whose: Whose,
+    /// Peers that can read the heap, as far as is known.
+    able: HashMap<Arc<str>, ReaderProcess>,
     /// It has messages for whoever gets them.
     has_common: bool,
     /// A peer of another user has it.
@@ -26,10 +40,9 @@ enum Whose {
     Nobodys,
     One {
         name: Arc<str>,
+        process: ReaderProcess,
         /// It has messages for this peer alone.
         is_exclusive: bool,
-        /// The peer cannot read it.
-        is_declined: bool,
     },
     Several,
 }
@@ -48,21 +61,24 @@ impl Readers {
 
     /// Whether a message may be made for this peer alone.
     pub(crate) fn add_exclusive(&self, peer: &Arc<str>) -> bool {
-        let whose = &mut self.lock().whose;
-        match whose {
-            Whose::Nobodys => {
+        let mut state = self.lock();
+        let Some(process) = state.able.get(peer).copied() else {
+            return false;
+        };
+        match &mut state.whose {
+            whose @ Whose::Nobodys => {
                 *whose = Whose::One {
                     name: Arc::clone(peer),
+                    process,
                     is_exclusive: true,
-                    is_declined: false,
                 };
                 true
             }
             Whose::One {
                 name,
+                process: owner,
                 is_exclusive,
-                is_declined: false,
-            } if name == peer => {
+            } if name == peer && *owner == process => {
                 *is_exclusive = true;
                 true
             }
@@ -70,56 +86,52 @@ impl Readers {
         }
     }
 
-    /// This peer cannot read the heap, or now it can.
-    pub(crate) fn set_declined(&self, peer: &str, declined: bool) {
-        if let Whose::One {
-            name, is_declined, ..
-        } = &mut self.lock().whose
-            && **name == *peer
-        {
-            *is_declined = declined;
-        }
+    /// This peer can read the heap; or it cannot.
+    pub(crate) fn set_able(&self, peer: &Arc<str>, process: Option<ReaderProcess>) {
+        let able = &mut self.lock().able;
+        match process.filter(|process| process.pid != 0) {
+            Some(process) => able.insert(Arc::clone(peer), process),
+            None => able.remove(peer),
+        };
     }
 
-    /// Whether this peer may have the heap; if so, it counts as one that has it. `None`: a client without a name.
-    pub(crate) fn admit(&self, peer: Option<&Arc<str>>, is_of_other_user: bool) -> bool {
+    /// Whether this peer may have the heap; if so, it counts as one that has it. Without a name: a client.
+    pub(crate) fn admit(&self, peer: Option<&Arc<str>>, process: ReaderProcess) -> bool {
         let mut state = self.lock();
-        let is_exclusively_its = match (&state.whose, peer) {
-            (
-                Whose::One {
-                    name, is_exclusive, ..
-                },
-                Some(peer),
-            ) if name == peer => *is_exclusive,
-            (
-                Whose::One {
-                    is_exclusive: true, ..
-                },
-                _,
-            ) => return false,
-            _ => false,
-        };
-        if is_of_other_user {
-            let may = is_exclusively_its && !state.has_common;
+        let is_owner = state.whose.is_of(peer, process);
+        let is_exclusive = matches!(
+            state.whose,
+            Whose::One {
+                is_exclusive: true,
+                ..
+            }
+        );
+        if is_exclusive && !is_owner {
+            return false;
+        }
+        if process.is_of_other_user {
+            let may = is_exclusive && !state.has_common;
             state.is_abroad |= may;
             return may;
         }
-        state.whose = match (std::mem::take(&mut state.whose), peer) {
-            (Whose::Nobodys, Some(peer)) => Whose::One {
-                name: Arc::clone(peer),
-                is_exclusive: false,
-                is_declined: false,
-            },
-            (one @ Whose::One { .. }, Some(peer)) if one.is_of(peer) => one,
-            _ => Whose::Several,
-        };
+        if !is_owner {
+            state.whose = match (&state.whose, peer) {
+                (Whose::Nobodys, Some(peer)) => Whose::One {
+                    name: Arc::clone(peer),
+                    process,
+                    is_exclusive: false,
+                },
+                _ => Whose::Several,
+            };
+        }
         true
     }
 }
 
 impl Whose {
-    fn is_of(&self, peer: &str) -> bool {
-        matches!(self, Self::One { name, .. } if **name == *peer)
+    fn is_of(&self, peer: Option<&Arc<str>>, by: ReaderProcess) -> bool {
+        by.pid != 0
+            && matches!(self, Self::One { name, process, .. } if Some(name) == peer && *process == by)
     }
 }
 
@@ -127,64 +139,100 @@ impl Whose {
 mod tests {
     use super::*;
 
-    fn peers() -> [Arc<str>; 2] {
-        ["shm://a", "shm://b"].map(Arc::from)
+    const OWN: ReaderProcess = ReaderProcess {
+        uid: 7,
+        pid: 1,
+        is_of_other_user: false,
+    };
+    const NEXT: ReaderProcess = ReaderProcess { pid: 2, ..OWN };
+    const STRANGER: ReaderProcess = ReaderProcess {
+        uid: 8,
+        pid: 3,
+        is_of_other_user: true,
+    };
+
+    /// With two peers that can read it.
+    fn readers(process: ReaderProcess) -> (Readers, [Arc<str>; 2]) {
+        let (readers, peers) = (
+            Readers::default(),
+            ["shm://a", "shm://b"].map(Arc::<str>::from),
+        );
+        for peer in &peers {
+            readers.set_able(peer, Some(process));
+        }
+        (readers, peers)
     }
 
     #[test]
     fn a_heap_with_a_message_for_one_is_that_ones() {
-        let [a, b] = peers();
-        let readers = Readers::default();
+        let (readers, [a, b]) = readers(OWN);
         assert!(readers.add_exclusive(&a) && readers.add_exclusive(&a));
         assert!(!readers.add_exclusive(&b));
-        assert!(!readers.admit(Some(&b), false) && !readers.admit(None, false));
+        assert!(!readers.admit(Some(&b), OWN) && !readers.admit(None, OWN));
         assert!(
-            readers.admit(Some(&a), false),
+            readers.admit(Some(&a), OWN),
             "what the others asked for left it so"
         );
         assert!(readers.add_common() && readers.add_exclusive(&a));
     }
 
     #[test]
+    fn the_next_process_with_its_name_is_somebody_else() {
+        let (readers, [a, _]) = readers(OWN);
+        assert!(readers.add_exclusive(&a) && readers.admit(Some(&a), OWN));
+        readers.set_able(&a, Some(NEXT));
+        assert!(!readers.admit(Some(&a), NEXT), "it was for the one before");
+        assert!(!readers.add_exclusive(&a));
+
+        let (shared, [a, _]) = self::readers(OWN);
+        assert!(shared.admit(Some(&a), OWN) && shared.admit(Some(&a), NEXT));
+        assert!(!shared.add_exclusive(&a), "two processes have it");
+    }
+
+    #[test]
     fn a_heap_that_others_have_takes_no_message_for_one() {
-        let [a, b] = peers();
-        let readers = Readers::default();
-        assert!(readers.add_common() && readers.admit(Some(&a), false));
+        let (readers, [a, b]) = readers(OWN);
+        assert!(readers.add_common() && readers.admit(Some(&a), OWN));
         assert!(!readers.add_exclusive(&b));
-        assert!(readers.admit(Some(&b), false));
+        assert!(readers.admit(Some(&b), OWN));
         assert!(!readers.add_exclusive(&a), "the other one has it");
 
-        let clients = Readers::default();
-        assert!(clients.admit(None, false));
+        let (clients, [a, _]) = self::readers(OWN);
+        assert!(clients.admit(None, OWN));
         assert!(!clients.add_exclusive(&a), "a client has it");
     }
 
     #[test]
     fn another_user_gets_only_what_is_its_own() {
-        let [a, b] = peers();
-        let readers = Readers::default();
-        assert!(!readers.admit(Some(&a), true), "nothing is for it");
-        assert!(readers.add_exclusive(&a) && !readers.admit(Some(&b), true));
-        assert!(readers.admit(Some(&a), true));
+        let (readers, [a, b]) = readers(STRANGER);
+        assert!(!readers.admit(Some(&a), STRANGER), "nothing is for it");
+        assert!(readers.add_exclusive(&a) && !readers.admit(Some(&b), STRANGER));
+        assert!(readers.admit(Some(&a), STRANGER));
         assert!(!readers.add_common(), "it would read that, too");
         assert!(readers.add_exclusive(&a));
 
-        let common = Readers::default();
+        let (common, [a, _]) = self::readers(STRANGER);
         assert!(common.add_common() && common.add_exclusive(&a));
-        assert!(!common.admit(Some(&a), true), "it has something of others");
-        assert!(common.admit(Some(&a), false));
+        assert!(
+            !common.admit(Some(&a), STRANGER),
+            "it has something of others"
+        );
     }
 
     #[test]
-    fn nothing_is_put_there_for_a_peer_that_cannot_read_it() {
-        let [a, _] = peers();
-        let readers = Readers::default();
-        assert!(readers.add_exclusive(&a), "it is not known yet");
-        readers.set_declined("shm://b", true);
-        assert!(readers.add_exclusive(&a), "that was another one");
-        readers.set_declined(&a, true);
+    fn nothing_is_put_there_for_a_peer_that_is_not_known_to_read_it() {
+        let (readers, [a, b]) = readers(OWN);
+        let nameless = ReaderProcess { pid: 0, ..OWN };
+        readers.set_able(&a, Some(nameless));
         assert!(!readers.add_exclusive(&a));
-        readers.set_declined(&a, false);
+        let unknown = Arc::from("shm://c");
+        assert!(!readers.add_exclusive(&unknown));
+        assert!(readers.admit(Some(&b), OWN), "it has not got the heap");
+
+        let (readers, [a_too, _]) = self::readers(OWN);
+        readers.set_able(&a_too, None);
+        assert!(!readers.add_exclusive(&a_too));
+        readers.set_able(&a, Some(NEXT));
         assert!(readers.add_exclusive(&a), "its next process does");
     }
 }

@@ -11,6 +11,7 @@ use crate::closer::PeerSocket;
 use crate::handshake::{DOORBELL, HeapMessage};
 use crate::heap::{LEND_FROM, MessageHeap, MessageId};
 use crate::map::{MappedSleepWords, Ring};
+use crate::readers::ReaderProcess;
 use crate::ring::Producer;
 use crate::sleep::{Doorbell, SLEEPING};
 use crate::sys;
@@ -25,7 +26,7 @@ enum HeapAccess {
     /// It may not, or cannot.
     No,
     /// It may, as far as the heap's other readers and messages allow it, but does not have the heap yet.
-    Allowed { is_of_other_user: bool },
+    Allowed(ReaderProcess),
     /// It has it.
     Has,
 }
@@ -108,16 +109,15 @@ impl TxPeer {
 
     /// Whether the peer has the heap, which it gets here when it is first needed.
     fn shares(&mut self, heap: &MessageHeap) -> bool {
-        let is_of_other_user = match self.heap_access {
+        let process = match self.heap_access {
             HeapAccess::Has => return true,
-            HeapAccess::No => {
-                self.note_declined(heap, true);
-                return false;
-            }
-            HeapAccess::Allowed { is_of_other_user } => is_of_other_user,
+            HeapAccess::No => return false,
+            HeapAccess::Allowed(process) => process,
         };
-        let is_admitted = heap.readers().admit(self.name.as_ref(), is_of_other_user);
-        self.note_declined(heap, !is_admitted);
+        let is_admitted = heap.readers().admit(self.name.as_ref(), process);
+        if !is_admitted && let Some(name) = &self.name {
+            heap.readers().set_able(name, None);
+        }
         let Some(file) = heap.file().filter(|_| is_admitted) else {
             return false;
         };
@@ -131,13 +131,6 @@ impl TxPeer {
             Err(_) => HeapAccess::No,
         };
         self.heap_access == HeapAccess::Has
-    }
-
-    /// Nothing is to be put into the heap for this peer that it cannot read.
-    fn note_declined(&self, heap: &MessageHeap, is_declined: bool) {
-        if let Some(name) = &self.name {
-            heap.readers().set_declined(name, is_declined);
-        }
     }
 }
 
@@ -222,17 +215,11 @@ impl ShmTx {
         };
         to.name = name.map(Arc::from);
         let takes = heap.bytes() as u64 <= max_heap;
-        let is_of_other_user = match users::peer_is_ours_or_root(&to.socket) {
-            Ok(true) => Some(false),
-            Ok(false) if users::peer_is(&to.socket, other_user) => Some(true),
-            _ => None,
-        };
-        to.heap_access = match is_of_other_user.filter(|_| takes) {
-            Some(is_of_other_user) => HeapAccess::Allowed { is_of_other_user },
-            None => HeapAccess::No,
-        };
-        // Another process may have had its name before.
-        to.note_declined(heap, to.heap_access == HeapAccess::No);
+        let process = users::reader(&to.socket, other_user).filter(|_| takes);
+        to.heap_access = process.map_or(HeapAccess::No, HeapAccess::Allowed);
+        if let Some(name) = &to.name {
+            heap.readers().set_able(name, process);
+        }
     }
 
     /// Removes a peer, and its frames that were not flushed.

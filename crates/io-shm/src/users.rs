@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use starling_io::PeerProcess;
 
 use crate::ShmConfig;
+use crate::readers::ReaderProcess;
 
 /// The overflow uid, or gid, of a kernel that does not say.
 const DEFAULT_OVERFLOW_ID: u32 = 65_534;
@@ -51,8 +52,23 @@ pub(crate) fn peer_is_ours_or_root(socket: &OwnedFd) -> rustix::io::Result<bool>
     Ok(is_permitted(peer_of(socket)?.uid))
 }
 
+/// The process at the other end, if it may read messages of this process: it runs as this process's user, as root, or
+/// as the other user who is talked to.
+pub(crate) fn reader(socket: &OwnedFd, other_user: Option<u32>) -> Option<ReaderProcess> {
+    let peer = peer_of(socket).ok()?;
+    let is_of_other_user = !is_permitted(peer.uid);
+    if is_of_other_user && !is_other(peer.uid, other_user, unmapped_uid()) {
+        return None;
+    }
+    Some(ReaderProcess {
+        uid: peer.uid,
+        pid: u32::try_from(peer.pid).unwrap_or(0),
+        is_of_other_user,
+    })
+}
+
 /// Whether the process at the other end runs as this user, who has an id in this namespace.
-pub(crate) fn peer_is(socket: &OwnedFd, user: Option<u32>) -> bool {
+fn peer_is(socket: &OwnedFd, user: Option<u32>) -> bool {
     peer_of(socket).is_ok_and(|peer| is_other(peer.uid, user, unmapped_uid()))
 }
 

@@ -58,11 +58,15 @@ pub struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// A clock that reads less than a second now: all clocks of a host are at a full second at about the same time. So
-    /// what different processes do at intervals wakes those that they talk to together.
+    /// A clock that reads less than a second now: the clocks of a host begin with full seconds at the same time. So
+    /// what different processes do at intervals wakes those that they talk to together, until the clocks are apart.
     pub fn new() -> Self {
+        // Calibrated before the time is read.
+        let mut clock = Self::starting_at(0);
         let host = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        Self::starting_at(host.tv_nsec as u64)
+        clock.origin = clock.source.raw();
+        clock.offset_ns = host.tv_nsec as u64;
+        clock
     }
 
     /// A clock that reads about so much now.

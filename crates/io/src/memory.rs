@@ -107,6 +107,12 @@ pub const LARGE_BYTES: usize = 32 << 10;
 pub struct PeerMemory(Option<Arc<dyn PacketMemory>>);
 
 impl PeerMemory {
+    /// Whether there is such memory.
+    #[inline]
+    pub fn is_of_device(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// A copy of a message, if it is large and there is room.
     #[inline]
     pub fn copy(&self, message: &[u8]) -> Option<Bytes> {

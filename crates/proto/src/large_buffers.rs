@@ -15,7 +15,7 @@ const KEPT: usize = 64;
 /// Buffers that one step frees.
 const STEP: usize = 1;
 /// A message gets a buffer of so many times its size at most.
-const ROOMIEST: usize = 8;
+const ROOMIEST: usize = 2;
 /// The least time in which a buffer was not used before it is freed.
 const STRETCH_NS: u64 = 4_000_000_000;
 
@@ -46,6 +46,17 @@ impl LargeBuffers {
             taken
         };
         taken.unwrap_or_else(|| Msgbuf::from_vec(Vec::with_capacity(bytes)))
+    }
+
+    /// Frees all.
+    pub fn clear(&self) {
+        let freed = {
+            let mut state = self.lock();
+            let freed: Vec<Msgbuf> = std::iter::from_fn(|| state.stack.pop()).collect();
+            self.subtract(&freed);
+            freed
+        };
+        drop(freed);
     }
 
     /// Keeps an empty buffer. The one that was used least lately goes if there are too many.
@@ -127,7 +138,7 @@ mod tests {
         let buffers = LargeBuffers::default();
         buffers.put(buffer(8 << 20));
         assert_eq!(buffers.take(9 << 10).capacity(), 9 << 10);
-        assert_eq!(buffers.take(1 << 20).capacity(), 8 << 20);
+        assert_eq!(buffers.take(4 << 20).capacity(), 8 << 20);
     }
 
     #[test]

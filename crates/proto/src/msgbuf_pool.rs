@@ -67,6 +67,10 @@ impl Stack {
         Some(self.buffers.remove(fitting))
     }
 
+    pub(crate) fn pop(&mut self) -> Option<Msgbuf> {
+        self.buffers.pop()
+    }
+
     /// The lowest one.
     ///
     /// # Panics

@@ -81,6 +81,11 @@ impl ForwardedRequest {
         self.message.body()
     }
 
+    /// What the header says, and the memory of a body that was copied.
+    pub(crate) fn into_options(self) -> (CallOptions, Msgbuf) {
+        (self.options, self.message.into_parts().0)
+    }
+
     /// What the header says, and the message with room for it in front: not copied, if it has that.
     pub(crate) fn into_parts(self) -> (CallOptions, Msgbuf) {
         let room = self.options.header_len();

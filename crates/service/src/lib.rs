@@ -40,6 +40,7 @@ mod device;
 mod directory;
 mod error;
 mod forwarded;
+mod large;
 mod link;
 mod metrics;
 mod operator;

@@ -12,27 +12,25 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use starling_endpoint::{
-    CallError, CallId, ContinuationId, DeferredReply, Endpoint, EndpointConfig, Handler,
-    LargeBuffers, Msgbuf, OpenError, Peer, Secrets, SessionId, SessionState,
+    CallError, CallId, ContinuationId, DeferredReply, Endpoint, EndpointConfig, Handler, Msgbuf,
+    OpenError, Peer, Secrets, SessionId, SessionState,
 };
-use starling_io::{Device, IoError, MonotonicClock, PeerId, PeerMemory, ReactorWait};
+use starling_io::{Device, IoError, MonotonicClock, PeerId, ReactorWait};
 
 use crate::account::Charge;
 use crate::datapath::Passed;
 use crate::error::ServiceError;
 use crate::forwarded::{CallResult, ForwardedRequest};
+use crate::large::LargeMemory;
 use crate::secrets::random_bytes;
 
 /// Requests up to this size are copied into the endpoint's buffers, which are in the cache; longer ones are moved.
 const COPIED_BYTES: usize = 512;
-
-/// Of all links: they hand messages on to one another.
-static LARGE_BUFFERS: LazyLock<LargeBuffers> = LazyLock::new(LargeBuffers::default);
 
 /// A request that has arrived.
 #[derive(Debug)]
@@ -129,10 +127,7 @@ pub(crate) struct EndpointLink<I: Device> {
     /// Handlers put into it. They run in this link's turns only, but have to be able to go to another thread.
     events: Arc<Mutex<Events>>,
     continuation: ContinuationId,
-    /// The address of all its sessions as a client, if that is one.
-    address: Option<Box<str>>,
-    /// For large requests to there.
-    large: PeerMemory,
+    large: LargeMemory,
 }
 
 impl<I: Device> EndpointLink<I> {
@@ -147,7 +142,7 @@ impl<I: Device> EndpointLink<I> {
         };
         config.check(io.capabilities())?;
         let mut endpoint = Endpoint::new(io, clock, config.clone(), secrets)?;
-        endpoint.share_large_buffers(&LARGE_BUFFERS);
+        endpoint.share_large_buffers(LargeMemory::buffers());
         let events = Arc::new(Mutex::new(Events::default()));
         let into = Arc::clone(&events);
         endpoint.register_others(Handler::deferring(move |_, request, reply| {
@@ -175,8 +170,7 @@ impl<I: Device> EndpointLink<I> {
             endpoint,
             events,
             continuation,
-            address: None,
-            large: PeerMemory::default(),
+            large: LargeMemory::default(),
         })
     }
 }
@@ -197,14 +191,8 @@ impl<I: Device> Link for EndpointLink<I> {
     }
 
     fn connect(&mut self, address: &str) -> Result<SessionId, OpenError> {
-        match &self.address {
-            None => {
-                self.address = Some(address.into());
-                self.large = self.endpoint.memory().of_peer(address);
-            }
-            Some(one) if **one == *address => {}
-            Some(_) => self.large = PeerMemory::default(),
-        }
+        let heap = || self.endpoint.memory().of_peer(address);
+        self.large.note_address(address, heap);
         self.endpoint.connect(address)
     }
 
@@ -241,7 +229,7 @@ impl<I: Device> Link for EndpointLink<I> {
         let (options, message) = match self.large.copy(request.body()) {
             Some(body) => {
                 let room = request.options.header_len();
-                let (options, copied) = request.into_parts();
+                let (options, copied) = request.into_options();
                 self.endpoint.recycle(copied);
                 (options, Msgbuf::from_parts(vec![0; room], Some(body)))
             }
