@@ -57,12 +57,19 @@ impl Operations {
             // Also those have it that come meanwhile.
             self.shared.set_adapter_settings(scheme, of_all);
         }
-        let upgraded = self.replace_adapters(kind, process, changes);
-        let is_changed = |upgraded: &Upgraded| upgraded.adapters > 0 || upgraded.stayed.is_empty();
-        if process.is_none() && !upgraded.as_ref().is_ok_and(is_changed) {
-            self.shared.set_adapter_settings(scheme, before);
+        let revert = || {
+            if process.is_none() {
+                self.shared
+                    .set_adapter_settings(scheme, Arc::clone(&before));
+            }
+        };
+        let lists = self.replacements(kind, process, changes);
+        let lists = lists.inspect_err(|_| revert())?;
+        // The runtimes replace them, also if this does not hear of it.
+        let upgraded = self.replace_adapters(lists)?;
+        if upgraded.adapters == 0 && !upgraded.stayed.is_empty() {
+            revert();
         }
-        let upgraded = upgraded?;
         response.set_adapters(upgraded.adapters as u32);
         response.set_datapaths(upgraded.datapaths as u32);
         for stayed in &upgraded.stayed {
@@ -71,12 +78,13 @@ impl Operations {
         Ok(())
     }
 
-    fn replace_adapters(
+    /// What is to take the places of adapters, for each runtime.
+    fn replacements(
         &self,
         kind: DeviceKind,
         process: Option<u32>,
         changes: &str,
-    ) -> Result<Upgraded, Status> {
+    ) -> Result<Vec<Vec<Replacement>>, Status> {
         let reports = self.ask_all(|reply| Command::Adapters { reply })?;
         let is_meant = |of: &AdapterReport| {
             let is_of_application = process.is_none() || process_of(of) == process;
@@ -93,10 +101,21 @@ impl Operations {
             let text = format!("process {process} calls by no {} adapter", kind.scheme());
             return Err(Status::not_found(text));
         }
+        Ok(lists)
+    }
+
+    fn replace_adapters(&self, lists: Vec<Vec<Replacement>>) -> Result<Upgraded, Status> {
         let mut lists = lists.into_iter();
         let upgraded = self.ask_all(|reply| Command::ReplaceAdapters {
             list: lists.next().unwrap_or_default(),
             reply,
+        });
+        let upgraded = upgraded.map_err(|status| {
+            let text = format!(
+                "{}; adapters are replaced when it goes on",
+                status.message()
+            );
+            Status::new(status.code(), text)
         })?;
         let mut sum = Upgraded::default();
         for mut of in upgraded {

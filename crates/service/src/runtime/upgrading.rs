@@ -12,6 +12,8 @@
 //! address by now gets none of its calls.
 
 mod previous;
+#[cfg(test)]
+mod tests;
 mod trial;
 
 use std::collections::HashMap;
@@ -29,6 +31,11 @@ use crate::link::Link;
 
 /// Sessions of before are looked at so often, while there are any.
 const LOOK_NS: u64 = 1_000_000_000;
+
+/// How long it may take to replace an adapter, for all its routes. The operator waits for longer.
+const REPLACING_NS: u64 = 6_000_000_000;
+
+const UNDER_WAY: &str = "another upgrade is under way";
 
 /// A link by which an application calls.
 pub(super) struct Adapter {
@@ -96,6 +103,8 @@ struct Replacing {
     old: LinkId,
     new: LinkId,
     settings: Arc<AdapterSettings>,
+    /// When it is over, whatever became of it.
+    until_ns: u64,
     /// The routes that were to have a session by it. So many of them wait for it, have it, and stay without.
     tried: Vec<RouteId>,
     waiting: usize,
@@ -222,6 +231,11 @@ impl Runtime {
         if !adapters.is_some_and(|adapters| adapters.iter().any(is_same)) {
             return Ok(None);
         }
+        let operations = self.upgrading.operations.iter();
+        let mut under_way = operations.flat_map(|it| &it.replacing);
+        if under_way.any(|replacing| replacing.old == of.old) {
+            return Err(format!("{}: {UNDER_WAY}", of.address));
+        }
         let new = self.links.insert(of.link);
         let new = new.map_err(|error| format!("{}: {error}", of.address))?;
         for link in [of.old, new] {
@@ -236,6 +250,7 @@ impl Runtime {
             old: of.old,
             new,
             settings: of.settings,
+            until_ns: self.clock.now_ns() + REPLACING_NS,
             tried: Vec::new(),
             waiting: 0,
             moved: 0,
@@ -262,8 +277,8 @@ impl Runtime {
                 break;
             };
             replacing.tried.push(id);
-            let new = replacing.new;
-            match self.begin_trial(number, id, new) {
+            let (new, until_ns) = (replacing.new, replacing.until_ns);
+            match self.begin_trial(number, id, new, until_ns) {
                 Ok(()) => {
                     if let Some(replacing) = self.upgrading.get_mut(number) {
                         replacing.waiting += 1;
@@ -328,10 +343,9 @@ impl Runtime {
             return false;
         };
         let mut before = adapters.iter_mut();
-        let Some(before) = before.find(|adapter| adapter.link == replacing.old) else {
-            return false;
-        };
-        before.is_replaced = true;
+        if let Some(before) = before.find(|adapter| adapter.link == replacing.old) {
+            before.is_replaced = true;
+        }
         adapters.push(Adapter {
             address: replacing.address,
             link: replacing.new,
@@ -351,14 +365,13 @@ impl Runtime {
             match route.state {
                 RouteState::Open(_) => {}
                 RouteState::Connecting(session) => {
-                    let address = route.address.clone();
-                    route.addresses.push_front(address);
                     route.state = RouteState::Idle;
                     if let Some(entry) = self.links.awake(old) {
                         entry.connecting -= 1;
                         entry.link.close(session);
                     }
-                    self.connect(id);
+                    // From its target on: an application of this service is known by that alone.
+                    self.resolve(id);
                 }
                 _ => {
                     route.link = new;

@@ -16,10 +16,9 @@ use crate::runtime::routes::{RouteId, RouteState};
 const OF_TRIAL: u64 = 1 << 62;
 /// How long a server may take for an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
-/// How long a trial may take in all. The operator waits for longer.
-const TRIAL_NS: u64 = 5_000_000_000;
 /// Sessions of before that one route may have.
 const MAX_PREVIOUS: usize = 8;
+const TOO_MANY: &str = "it has too many methods to ask the server of them once more";
 
 impl Runtime {
     /// Begins to open a session on a link, which is to take the place of a route's.
@@ -28,12 +27,16 @@ impl Runtime {
         replacing: u64,
         id: RouteId,
         link: LinkId,
+        until_ns: u64,
     ) -> Result<(), Status> {
         let gone = || Status::unavailable("the service no longer reaches the server");
         let route = self.routes.get(id).ok_or_else(gone)?;
         let refused = |text: &'static str| Err(Status::failed_precondition(text));
         if route.successor.is_some() {
-            return refused("another upgrade is under way");
+            return refused(super::UNDER_WAY);
+        }
+        if until_ns <= self.clock.now_ns() {
+            return refused("the upgrade has taken too long already: upgrade again");
         }
         if route.previous.len() >= MAX_PREVIOUS {
             return refused(
@@ -45,7 +48,7 @@ impl Runtime {
             return refused("it has too many streams to tell which of them run");
         }
         if route.bindings.questions().is_none() {
-            return refused("it has too many methods to ask the server of them once more");
+            return refused(TOO_MANY);
         }
         let (callers, address) = (route.callers, route.address.clone());
         let local = route.local.clone();
@@ -62,7 +65,6 @@ impl Runtime {
             return refused("another application listens there by now");
         }
         let trial = self.upgrading.number();
-        let until_ns = self.clock.now_ns() + TRIAL_NS;
         let route = self.routes.get_mut(id).ok_or_else(gone)?;
         route.successor = Some(Successor {
             link,
@@ -97,10 +99,15 @@ impl Runtime {
             Some(SessionState::Connected) => {
                 successor.is_open = true;
                 entry.connecting -= 1;
-                for question in route.bindings.questions().unwrap_or_default() {
-                    self.ask_again(id, question);
+                match route.bindings.questions() {
+                    Some(questions) => {
+                        for question in questions {
+                            self.ask_again(id, question);
+                        }
+                        self.decide(id);
+                    }
+                    None => self.fail_trial(id, TOO_MANY),
                 }
-                self.decide(id);
             }
             Some(SessionState::Draining) => self.fail_trial(id, "its server shuts down"),
             Some(SessionState::Ended(error)) => {
@@ -260,13 +267,22 @@ impl Runtime {
     pub(super) fn end_late_trials(&mut self, now_ns: u64) {
         let is_late = |successor: &Successor| successor.until_ns <= now_ns;
         while let Some(id) = self.routes.with_successor(is_late) {
-            self.fail_trial(id, "the new session was not ready in 5 s");
+            self.fail_trial(id, "the new session was not ready in time");
         }
     }
 
-    /// A device has failed by which sessions were to be opened.
+    /// A device has failed by which sessions were to be opened, or that was to be replaced.
     pub(in crate::runtime) fn fail_trials_on(&mut self, link: LinkId, failure: &str) {
-        while let Some(id) = self.routes.with_successor(|it| it.link == link) {
+        let replacing = self
+            .upgrading
+            .operations
+            .iter()
+            .flat_map(|it| &it.replacing);
+        let of_link = replacing.filter(|replacing| replacing.old == link);
+        // What replaces it knows it by a number that is another's soon.
+        let numbers: Vec<u64> = of_link.map(|replacing| replacing.number).collect();
+        let is_of_it = |it: &Successor| it.link == link || numbers.contains(&it.replacing);
+        while let Some(id) = self.routes.with_successor(is_of_it) {
             self.fail_trial(id, failure);
         }
     }
