@@ -5,19 +5,15 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-/// Bytes of the questions of one route that are remembered, at most, and of one of them.
-const MAX_BYTES: usize = 64 << 10;
+/// Questions of one route that are remembered, at most, and the bytes of one of them: a new session is asked all.
+const MAX_QUESTIONS: usize = 128;
 const MAX_QUESTION: usize = 512;
-/// What remembering takes beside the question.
-const OVERHEAD: usize = 48;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(super) struct Bindings {
     /// The hashes of the answers.
     answers: HashMap<Box<[u8]>, u64>,
-    /// What they take.
-    bytes: usize,
     /// Some are not remembered.
     is_full: bool,
 }
@@ -32,11 +28,9 @@ impl Bindings {
 
     /// A question was answered.
     pub(super) fn insert(&mut self, question: Box<[u8]>, answer: &[u8], by: &RandomState) {
-        let more = question.len() + OVERHEAD;
         if let Some(known) = self.answers.get_mut(&question) {
             *known = by.hash_one(answer);
-        } else if self.bytes + more <= MAX_BYTES {
-            self.bytes += more;
+        } else if self.answers.len() < MAX_QUESTIONS {
             self.answers.insert(question, by.hash_one(answer));
         } else {
             self.is_full = true;
