@@ -164,6 +164,12 @@ impl Runtime {
         runtime
     }
 
+    /// Ends it, for whoever does in its place what it is told.
+    #[cfg(test)]
+    pub(crate) fn into_commands(self) -> (RuntimeHandle, mpsc::Receiver<Command>) {
+        (self.handle, self.commands)
+    }
+
     #[cfg(test)]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared

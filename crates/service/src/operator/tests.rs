@@ -169,3 +169,29 @@ fn a_change_that_was_not_answered_in_time_is_made_all_the_same() {
     handle.send(Command::Stop);
     thread.join().expect("no panic").expect("no failure");
 }
+
+/// A runtime that gets new adapters, and does not say what has become of them.
+#[test]
+fn settings_stay_if_it_is_not_known_in_time_what_has_become_of_adapters() {
+    let runtime = Runtime::of_nobody();
+    let shared = Arc::clone(runtime.shared());
+    let (handle, commands) = runtime.into_commands();
+    let operations = Operations::new(Arc::clone(&shared), Vec::new(), PolicyBuilder::default());
+    let thread = std::thread::spawn(move || {
+        while let Ok(command) = commands.recv() {
+            match command {
+                Command::Adapters { reply } => reply.send(Vec::new()).expect("it waits"),
+                Command::ReplaceAdapters { reply, .. } => drop(reply),
+                _ => return,
+            }
+        }
+    });
+    let mut answer = AdaptersUpgraded::new();
+    let settings = r#"{"gso":false}"#;
+    let upgraded = operations.upgrade_adapters_of("udp", None, settings, answer.as_mut());
+    let error = upgraded.expect_err("it does not answer");
+    assert!(error.message().contains("are replaced when"), "{error}");
+    assert_eq!(shared.adapter_settings("udp").to_json(), settings);
+    handle.send(Command::Stop);
+    thread.join().expect("no panic");
+}
