@@ -134,7 +134,7 @@ impl Runtime {
             load: Load::default(),
             shared,
             adapters: HashMap::new(),
-            upgrading: Upgrading::default(),
+            upgrading: Upgrading::new(own),
             frontend,
             clock,
             commands,

@@ -14,6 +14,7 @@ impl Runtime {
             return;
         };
         self.forget_previous(id);
+        self.upgrading.forget(id);
         self.shared.placement.end(route.identity.process);
         self.leaving.retain(|leaving| leaving.route != id);
         self.resolving.forget(id);

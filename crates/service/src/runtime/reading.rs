@@ -29,7 +29,7 @@ use crate::link::{Arrived, Ended};
 /// Set in the tags of the service's own calls. Those of forwarded ones are places in a table.
 pub(super) const OWN_CALL: u64 = 1 << 63;
 /// Bits of the numbers of one runtime's own calls.
-const QUESTIONS_OF_ONE: u32 = 48;
+pub(super) const QUESTIONS_OF_ONE: u32 = 48;
 /// How long a server may take to describe a method.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// After a failure, calls of the method fail at once for so long.

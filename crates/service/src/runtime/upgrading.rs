@@ -23,6 +23,7 @@ use starling_endpoint::SessionId;
 use starling_io::Clock;
 
 use super::links::LinkId;
+use super::reading::QUESTIONS_OF_ONE;
 use super::routes::{Route, RouteId, RouteState};
 use super::{Application, Runtime};
 use crate::adapter::AdapterSettings;
@@ -147,6 +148,22 @@ fn sources_of(adapters: &HashMap<Application, Vec<Adapter>>, replacing: &Replaci
 }
 
 impl Upgrading {
+    /// Those of the service's runtime with this number, whose questions no other one has.
+    pub(super) fn new(own: usize) -> Self {
+        Self {
+            numbers: (own as u64) << QUESTIONS_OF_ONE,
+            ..Self::default()
+        }
+    }
+
+    /// A route is gone: its number is another's soon.
+    pub(super) fn forget(&mut self, id: RouteId) {
+        let replacing = self.operations.iter_mut().flat_map(|it| &mut it.replacing);
+        for replacing in replacing {
+            replacing.tried.retain(|tried| *tried != id);
+        }
+    }
+
     fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
