@@ -315,7 +315,6 @@ impl Runtime {
         let changes = entry.link.sessions_changed();
         let sessions_changed = std::mem::replace(&mut entry.sessions_seen, changes) != changes;
         let is_connecting = entry.connecting > 0;
-        let is_any_over = sessions_changed || !events.ended.is_empty();
         for ended in events.ended.drain(..) {
             self.finish(id, ended);
         }
@@ -338,9 +337,10 @@ impl Runtime {
                 self.check_successor(route);
             }
         }
-        if is_any_over {
+        if sessions_changed {
             self.end_previous_on(id);
         }
+        self.end_quiet();
         Ok(is_idle)
     }
 
@@ -452,6 +452,10 @@ impl Runtime {
             && let Some(streams) = route.streams_on(to)
         {
             streams.end((request.method, position.id));
+        }
+        if let Some(previous) = route.previous_on(to) {
+            previous.outstanding += 1;
+            previous.quiet_since_ns = None;
         }
         let tag = self.calls.insert(to, call);
         let Some(entry) = self.links.awake(to) else {

@@ -18,10 +18,20 @@ impl Runtime {
         let Some(forwarded) = self.calls.remove(on, ended.tag) else {
             return;
         };
+        let (route, from, asks) = (forwarded.route, forwarded.from, forwarded.asks());
+        self.leave_previous(on, route);
+        let answered = self.hand_back(on, forwarded, ended);
+        if asks {
+            self.ask_too(route, from, answered);
+        }
+    }
+
+    /// Its caller hears of it. Returns the question to the server that was answered, if it was one.
+    fn hand_back(&mut self, on: LinkId, forwarded: Forwarded, ended: Ended) -> Option<Box<[u8]>> {
         let (forwarded, result) = match (ended.result, forwarded.passed.attempts.is_some()) {
             (Err(status), true) => match self.fail_attempt(forwarded, status) {
                 Some((forwarded, status)) => (forwarded, Err(status)),
-                None => return,
+                None => return None,
             },
             (result, _) => (forwarded, result),
         };
@@ -40,7 +50,8 @@ impl Runtime {
             ..
         } = forwarded;
         let Some(entry) = self.links.awake(from) else {
-            return self.end_of_policies(&passed, method, Code::Cancelled);
+            self.end_of_policies(&passed, method, Code::Cancelled);
+            return None;
         };
         let result = match (result, reply.cancellation().status()) {
             (Ok(response), _) => {
@@ -62,7 +73,8 @@ impl Runtime {
                 if unsent_message(&mut status).is_some() {
                     // No server has it: the caller may make it elsewhere.
                     entry.link.refuse_draining(reply);
-                    return self.end_of_policies(&passed, method, Code::Cancelled);
+                    self.end_of_policies(&passed, method, Code::Cancelled);
+                    return None;
                 }
                 if !status.may_have_run() {
                     reply.set_refused();
@@ -73,10 +85,7 @@ impl Runtime {
         let code = result.as_ref().err().map_or(Code::Ok, Status::code);
         entry.link.answer(reply, result);
         self.end_of_policies(&passed, method, code);
-        if let Some(question) = question {
-            let answered = (code == Code::Ok).then_some(question);
-            self.ask_too(route, answered);
-        }
+        question.filter(|_| code == Code::Ok)
     }
 
     /// Takes in what the end of a call says of its stream, or of the server's methods.
@@ -111,8 +120,14 @@ impl Runtime {
 
     /// The server of a call that was not made shuts down: the caller may make it elsewhere.
     pub(super) fn refuse_draining(&mut self, on: LinkId, tag: u64) {
-        if let Some(call) = self.calls.remove(on, tag) {
-            self.make_elsewhere(call.from, call.reply, &call.passed, call.method);
+        let Some(call) = self.calls.remove(on, tag) else {
+            return;
+        };
+        let (route, from, asks) = (call.route, call.from, call.asks());
+        self.leave_previous(on, route);
+        self.make_elsewhere(from, call.reply, &call.passed, call.method);
+        if asks {
+            self.ask_too(route, from, None);
         }
     }
 

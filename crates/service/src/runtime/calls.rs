@@ -90,6 +90,13 @@ impl Calls {
         table.is_some_and(|table| table.calls.iter().any(|(_, call)| is_it(call)))
     }
 
+    /// How many such calls were made on a link.
+    pub(super) fn count(&self, on: LinkId, is_it: impl Fn(&Forwarded) -> bool) -> usize {
+        let calls = self.tables.get(on).into_iter();
+        let calls = calls.flat_map(|table| &table.calls);
+        calls.filter(|(_, call)| is_it(call)).count()
+    }
+
     /// How many were made on a link.
     pub(super) fn len(&self, on: LinkId) -> usize {
         self.tables.get(on).map_or(0, |table| table.calls.len())
@@ -143,14 +150,14 @@ impl Calls {
         !self.cancelled.is_empty()
     }
 
-    /// Takes out the calls of a link that has failed, made on it or come by it.
-    pub(super) fn take_of_link(&mut self, link: LinkId) -> Vec<Forwarded> {
+    /// Takes out the calls of a link that has failed, made on it or come by it. With the links on which they were made.
+    pub(super) fn take_of_link(&mut self, link: LinkId) -> Vec<(LinkId, Forwarded)> {
         let mut taken = Vec::new();
         for (on, Table { calls, .. }) in self.tables.iter_mut().enumerate() {
             let of_link = |(_, call): &(usize, &Forwarded)| on == link || call.from == link;
             let places = calls.iter().filter(of_link).map(|(place, _)| place);
             let places: Vec<usize> = places.collect();
-            taken.extend(places.into_iter().map(|place| calls.remove(place)));
+            taken.extend(places.into_iter().map(|place| (on, calls.remove(place))));
         }
         taken
     }

@@ -111,7 +111,8 @@ impl Runtime {
     }
 
     pub(super) fn fail_calls_of(&mut self, id: LinkId, failure: &str) {
-        for call in self.calls.take_of_link(id) {
+        for (on, call) in self.calls.take_of_link(id) {
+            self.leave_previous(on, call.route);
             self.end_of_policies(&call.passed, call.method, Code::Unavailable);
             if call.from != id
                 && let Some(entry) = self.links.awake(call.from)

@@ -103,7 +103,9 @@ pub(super) struct Previous {
     pub(super) link: LinkId,
     pub(super) session: SessionId,
     pub(super) streams: Streams,
-    /// No call is outstanding since then: if streams run, they have not gone on.
+    /// The calls of the route that are outstanding on its link.
+    pub(super) outstanding: usize,
+    /// None is since then: if streams run, they have not gone on.
     pub(super) quiet_since_ns: Option<u64>,
 }
 
@@ -221,13 +223,14 @@ impl Route {
         self.bindings = Bindings::default();
     }
 
-    /// The session takes the place of its own, which carries on what it has begun.
-    pub(super) fn replace_session(&mut self, link: LinkId, session: SessionId) {
+    /// The session takes the place of its own, which carries on what it has begun: so many calls.
+    pub(super) fn replace_session(&mut self, link: LinkId, session: SessionId, outstanding: usize) {
         if let RouteState::Open(before) = self.state {
             self.previous.push(Previous {
                 link: self.link,
                 session: before,
                 streams: std::mem::take(&mut self.streams),
+                outstanding,
                 quiet_since_ns: None,
             });
         }
@@ -237,11 +240,16 @@ impl Route {
 
     /// The streams of its session on a link.
     pub(super) fn streams_on(&mut self, link: LinkId) -> Option<&mut Streams> {
-        let is_on = |previous: &&mut Previous| previous.link == link;
         match self.link == link {
             true => Some(&mut self.streams),
-            false => (self.previous.iter_mut().find(is_on)).map(|previous| &mut previous.streams),
+            false => (self.previous_on(link)).map(|previous| &mut previous.streams),
         }
+    }
+
+    /// The session of before on a link: there is one at most.
+    pub(super) fn previous_on(&mut self, link: LinkId) -> Option<&mut Previous> {
+        let mut previous = self.previous.iter_mut();
+        previous.find(|previous| previous.link == link)
     }
 
     /// The session of before that has begun a stream.

@@ -129,6 +129,8 @@ pub(super) struct Upgrading {
     questions: HashMap<u64, (RouteId, u64, Box<[u8]>)>,
     /// Routes with sessions of before.
     draining: Vec<RouteId>,
+    /// Those of them that have no call left in one.
+    quiet: Vec<RouteId>,
     looked_ns: u64,
 }
 

@@ -27,7 +27,29 @@ impl Runtime {
         self.upgrading.draining.retain(|of| *of != id);
     }
 
-    /// Something has happened on a link: what ran in a session of before may be over.
+    /// A call of a route is over that was made on a link.
+    #[inline]
+    pub(in crate::runtime) fn leave_previous(&mut self, on: LinkId, id: RouteId) {
+        if self.upgrading.draining.is_empty() {
+            return;
+        }
+        let route = self.routes.get_mut(id);
+        if let Some(previous) = route.and_then(|route| route.previous_on(on)) {
+            previous.outstanding -= 1;
+            if previous.outstanding == 0 {
+                self.upgrading.quiet.push(id);
+            }
+        }
+    }
+
+    /// What ran in a session of before may be over: a link had its turn, and is not used any more.
+    pub(in crate::runtime) fn end_quiet(&mut self) {
+        while let Some(id) = self.upgrading.quiet.pop() {
+            self.end_previous_of(id);
+        }
+    }
+
+    /// Sessions on a link have changed: one of before may have ended.
     pub(in crate::runtime) fn end_previous_on(&mut self, link: LinkId) {
         if self.upgrading.draining.is_empty() {
             return;
@@ -73,7 +95,7 @@ impl Runtime {
                 state,
                 Some(SessionState::Connected | SessionState::Draining)
             );
-            let is_used = self.calls.has(link, |call| call.route == id);
+            let is_used = previous.outstanding > 0;
             let goes_on = match (is_used, is_open && previous.streams.any_runs()) {
                 (true, _) => {
                     previous.quiet_since_ns = None;

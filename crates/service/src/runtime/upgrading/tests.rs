@@ -199,3 +199,32 @@ fn an_upgrade_ends_in_time_and_is_alone() {
     assert!(calling.route(other).successor.is_none());
     assert_eq!(calling.route(other).link, old);
 }
+
+#[test]
+fn numbers_of_routes_that_are_gone_are_for_others() {
+    let mut calling = Calling::new("upgrade-numbers");
+    let (route, gone) = (calling.route, calling.add_route());
+    calling.open(route);
+    calling.open(gone);
+    let old = calling.route(route).link;
+    let upgraded = calling.replace(old);
+    assert!(calling.route(gone).successor.is_some());
+    calling.runtime.remove_route(gone);
+    let other = calling.add_route();
+    assert_eq!(other, gone);
+    calling.open(other);
+    calling.runtime.fail_trial(route, "for the test");
+    let tried = calling.route(other).successor.as_mut();
+    let tried = tried.expect("it is another one");
+    tried.is_open = true;
+    let new = tried.link;
+    calling.entry(new).connecting -= 1;
+    // A question is over that the route asked which is gone.
+    calling.runtime.ask_too(other, LinkId::MAX, None);
+    assert!(upgraded.try_recv().is_err() && calling.route(other).link == old);
+    let from = calling.route(other).from();
+    calling.runtime.ask_too(other, from, None);
+    let upgraded = upgraded.try_recv().expect("it is over");
+    assert_eq!((upgraded.adapters, upgraded.datapaths), (1, 1));
+    assert_eq!(calling.route(other).link, new);
+}

@@ -120,9 +120,16 @@ impl Runtime {
 
     /// A question of an application to its server is over, with an answer or without. If another session is tried
     /// meanwhile, the answer has to be the same there.
-    pub(in crate::runtime) fn ask_too(&mut self, id: RouteId, answered: Option<Box<[u8]>>) {
-        let successor = self.routes.get(id).map(|route| route.successor.as_ref());
-        if successor.flatten().is_some_and(|it| it.is_open) {
+    pub(in crate::runtime) fn ask_too(
+        &mut self,
+        id: RouteId,
+        from: LinkId,
+        answered: Option<Box<[u8]>>,
+    ) {
+        // Another route may have its number by now.
+        let route = self.routes.get(id).filter(|route| route.from() == from);
+        let successor = route.and_then(|route| route.successor.as_ref());
+        if successor.is_some_and(|it| it.is_open) {
             if let Some(question) = answered {
                 self.ask_again(id, question);
             }
@@ -210,8 +217,9 @@ impl Runtime {
         let Some(route) = self.routes.get_mut(id) else {
             return;
         };
+        let outstanding = self.calls.count(route.link, |call| call.route == id);
         route.successor = None;
-        route.replace_session(link, session);
+        route.replace_session(link, session, outstanding);
         self.asking.forget(&std::mem::take(&mut route.known));
         if !route.reading.is_empty() {
             self.asking.look_at(id);
