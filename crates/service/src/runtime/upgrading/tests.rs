@@ -176,7 +176,8 @@ fn an_upgrade_ends_in_time_and_is_alone() {
     let upgraded = calling.replace(old);
     let again = calling.replace(old).try_recv().expect("it is refused");
     assert_eq!(again.adapters, 0);
-    assert!(again.stayed[0].ends_with(UNDER_WAY), "{}", again.stayed[0]);
+    let refused = format!("{}: {UNDER_WAY}", calling.address);
+    assert_eq!(again.stayed, [refused], "not one of its routes");
     // Its session opens meanwhile.
     calling.open(other);
     let replacing = &mut calling.runtime.upgrading.operations[0].replacing[0];
