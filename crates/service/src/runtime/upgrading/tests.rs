@@ -3,24 +3,24 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use starling_io::PeerId;
-use starling_io_shm::{ShmConfig, ShmIo};
 use starling_policy::Side;
 
 use super::*;
+use crate::link::Events;
 use crate::publication::Publication;
 use crate::runtime::identity::Identity;
 use crate::runtime::routes::Callers;
 
 const PUBLISHED: u64 = 1;
 
-/// A runtime in which an application calls another one, which listens and never answers.
+/// A runtime in which an application calls another one, which listens and answers when it is told to.
 struct Calling {
     runtime: Runtime,
     application: Application,
     route: RouteId,
     address: String,
     peers: u64,
-    _listener: ShmIo,
+    listener: Box<dyn Link>,
     _publication: Arc<Publication>,
 }
 
@@ -29,7 +29,9 @@ impl Calling {
         let mut runtime = Runtime::of_nobody();
         let process = std::process::id();
         let address = format!("shm://{name}-{process}");
-        let listener = ShmIo::bind(&address, ShmConfig::default()).expect("it is free");
+        let (clock, config) = (&runtime.clock, &runtime.shared.config);
+        let kind = DeviceKind::of(&address).expect("an address");
+        let listener = kind.bind(&address, clock, config).expect("it is free");
         let user = Some(rustix::process::geteuid().as_raw());
         let publication = Publication::new(PUBLISHED, process, user);
         let at = "udp://127.0.0.1:0".to_owned();
@@ -40,7 +42,7 @@ impl Calling {
             route: 0,
             address,
             peers: 0,
-            _listener: listener,
+            listener,
             _publication: publication,
         };
         calling.route = calling.add_route();
@@ -228,4 +230,33 @@ fn numbers_of_routes_that_are_gone_are_for_others() {
     let upgraded = upgraded.try_recv().expect("it is over");
     assert_eq!((upgraded.adapters, upgraded.datapaths), (1, 1));
     assert_eq!(calling.route(other).link, new);
+}
+
+#[test]
+fn a_route_with_too_many_methods_stays_also_if_they_came_meanwhile() {
+    let mut calling = Calling::new("upgrade-methods");
+    let route = calling.route;
+    calling.open(route);
+    let old = calling.route(route).link;
+    let upgraded = calling.replace(old);
+    let new = calling.route(route).successor.as_ref();
+    let new = new.expect("it is tried").link;
+    let too_long = [0; 1000];
+    assert_eq!(calling.route(route).bindings.question(&too_long), None);
+    let mut events = Events::default();
+    let upgraded = loop {
+        calling.listener.turn().expect("it works");
+        calling.runtime.turn(new, &mut events).expect("it works");
+        match upgraded.try_recv() {
+            Ok(upgraded) => break upgraded,
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(1)),
+        }
+    };
+    assert_eq!((upgraded.adapters, upgraded.datapaths), (0, 0));
+    assert!(
+        upgraded.stayed[0].contains("too many"),
+        "{}",
+        upgraded.stayed[0]
+    );
+    assert_eq!(calling.route(route).link, old);
 }
