@@ -12,6 +12,7 @@ mod account;
 mod again;
 mod bundle;
 mod client;
+mod handler_task;
 mod item;
 mod limits;
 mod observed;

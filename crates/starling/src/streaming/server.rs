@@ -1,7 +1,5 @@
 //! A server's end of a stream: a handler's future, and the requests that are held for it.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -22,7 +20,7 @@ use super::limits::StreamShare;
 use super::open_bundle::{self, Open, Owner};
 use super::table::{Key, Streams};
 use crate::nested::ResponseMetadata;
-use crate::plane::{StreamingFuture, Waiting};
+use crate::plane::Waiting;
 
 struct State {
     stream: ServerStream<HeldReply>,
@@ -295,7 +293,7 @@ impl ServerEnd {
         Poll::Pending
     }
 
-    fn begin_handler(&self, cx: &Context<'_>) -> Running<'_> {
+    pub(super) fn begin_handler(&self, cx: &Context<'_>) -> Running<'_> {
         let mut state = self.state.lock();
         state.in_handler = true;
         state.has_pushed = false;
@@ -311,14 +309,14 @@ impl ServerEnd {
     }
 
     /// Sends what the handler has sent in a poll. Returns how the stream has ended, if it has.
-    fn end_handler(&self) -> Option<Result<(), Status>> {
+    pub(super) fn end_handler(&self) -> Option<Result<(), Status>> {
         let state = self.state.lock();
         let finished = state.stream.finished().cloned();
         self.flush(state);
         finished
     }
 
-    fn finish(&self, result: Result<(), Status>) {
+    pub(super) fn finish(&self, result: Result<(), Status>) {
         let mut state = self.state.lock();
         let metadata = state.response_metadata.take();
         let metadata = metadata.map(|metadata| metadata.take());
@@ -341,7 +339,7 @@ impl ServerEnd {
 }
 
 /// This thread runs the handler, while this lives.
-struct Running<'a> {
+pub(super) struct Running<'a> {
     end: &'a ServerEnd,
     outer: Open,
 }
@@ -397,61 +395,6 @@ fn respond(local: &LocalHandle, answer: Answer<HeldReply>, cancellation: &Cancel
     }
     reply.set_stream(position, status, STREAM_RESPONSE_LEN);
     local.complete_with(reply, Ok(()));
-}
-
-/// Runs a handler until it ends, or until its stream does.
-pub(crate) struct HandlerTask {
-    end: Arc<ServerEnd>,
-    handler: Option<StreamingFuture>,
-}
-
-impl HandlerTask {
-    pub(super) fn new(end: Arc<ServerEnd>, handler: StreamingFuture) -> Self {
-        let handler = Some(handler);
-        Self { end, handler }
-    }
-}
-
-impl Future for HandlerTask {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Self { end, handler } = &mut *self;
-        let Some(running) = handler else {
-            return Poll::Ready(());
-        };
-        let poll = end.begin_handler(cx);
-        let polled = running.as_mut().poll(cx);
-        drop(poll);
-        let result = match polled {
-            Poll::Ready(result) => result,
-            Poll::Pending => match end.end_handler() {
-                Some(result) => result,
-                None => return Poll::Pending,
-            },
-        };
-        *handler = None;
-        end.finish(result);
-        Poll::Ready(())
-    }
-}
-
-/// A handler that is dropped before its end has panicked, or its executor has dropped it.
-impl Drop for HandlerTask {
-    fn drop(&mut self) {
-        struct Unfinished<'a>(&'a ServerEnd);
-        impl Drop for Unfinished<'_> {
-            fn drop(&mut self) {
-                // Has no effect on a stream that has ended.
-                self.0.finish(Err(Status::internal(
-                    "the server's handler panicked, or its executor dropped it",
-                )));
-            }
-        }
-        let unfinished = Unfinished(&self.end);
-        self.handler = None;
-        drop(unfinished);
-    }
 }
 
 impl StreamEnd for ServerEnd {

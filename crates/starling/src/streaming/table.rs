@@ -11,8 +11,9 @@ use starling_io::{PacketIo, PeerId};
 use starling_message::protobuf::DecodeLimits;
 
 use super::account::ByteAccount;
+use super::handler_task::HandlerTask;
 use super::limits::{StreamLimits, StreamShare};
-use super::server::{HandlerTask, ServerEnd};
+use super::server::ServerEnd;
 use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
 
