@@ -272,7 +272,6 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
                 tables.methods.set_deferring(tables.last_method);
             }
         }
-        core.proto.put_off(reply.id);
         if reply.answer.message.capacity() == 0 {
             // The reply has taken the other one.
             reply.answer.message = core.proto.buffer();

@@ -144,7 +144,7 @@ impl Client {
             return self.request_slow_path(shared, now, id, message, prefix, tag, sink);
         }
         let number = session.next_number;
-        match session.send_single(now, message, &mut shared.pool, prefix.ext, tag, sink) {
+        match session.send_single(now, message, prefix.ext, tag, sink) {
             Ok(()) => {
                 shared.stats.requests_sent += 1;
                 if !session.timer_armed {
@@ -169,7 +169,7 @@ impl Client {
         sink: &mut S,
     ) -> Result<RequestNumber, NotMadeReason> {
         shared.ask_flush();
-        self.request_in(shared, now, id, (message, false), prefix, tag, sink)
+        self.request(shared, now, id, message, prefix, tag, sink)
             .map_err(|not_made| {
                 shared.pool.put(not_made.message);
                 not_made.reason
@@ -205,21 +205,6 @@ impl Client {
         tag: Tag,
         sink: &mut S,
     ) -> Result<RequestNumber, RequestNotMade> {
-        self.request_in(shared, now, id, (message, true), prefix, tag, sink)
-    }
-
-    /// The same. A message whose buffer is not lent, but this endpoint's, may be moved out of it.
-    #[allow(clippy::too_many_arguments, reason = "those of `request`")]
-    fn request_in<S: FrameSink>(
-        &mut self,
-        shared: &mut Shared,
-        now: u64,
-        id: SessionId,
-        (message, is_lent): (Msgbuf, bool),
-        prefix: Prefix,
-        tag: Tag,
-        sink: &mut S,
-    ) -> Result<RequestNumber, RequestNotMade> {
         let session = match self.sessions.get_mut(id) {
             Some(session) if session.state != State::Closing => session,
             _ => return Err(not_made(message, NotMadeReason::UnknownSession)),
@@ -237,7 +222,6 @@ impl Client {
             number,
             tag,
             message,
-            is_lent,
             prefix,
             queued_at: now,
         };
@@ -270,8 +254,7 @@ impl Client {
         if session.is_member() {
             session.next_number = request.number + 1;
         }
-        let spare = session.assign_slot(now, request, &mut shared.pool);
-        shared.pool.put(spare);
+        shared.pool.put(session.assign_slot(now, request));
     }
 
     /// Sends what the session has pending, and schedules the rest.
@@ -309,8 +292,7 @@ impl Client {
                 let Some(request) = session.queue.pop_front() else {
                     break;
                 };
-                let spare = session.assign_slot(now, request, &mut shared.pool);
-                shared.pool.put(spare);
+                shared.pool.put(session.assign_slot(now, request));
             }
         }
         self.send_pending(shared, now, id, sink);

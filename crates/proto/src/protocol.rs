@@ -390,11 +390,6 @@ impl Protocol {
             .respond(&mut self.shared, now, id, message, prefix, sink)
     }
 
-    /// The answer to `id` comes later than in this turn, perhaps much later: nothing is kept ready for it.
-    pub fn put_off(&mut self, id: RequestId) {
-        self.server.put_off(&mut self.shared, id);
-    }
-
     /// Whether the client still waits for the answer to `id`.
     pub fn is_wanted(&self, id: RequestId) -> bool {
         self.server.is_wanted(id)

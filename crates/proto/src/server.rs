@@ -258,13 +258,6 @@ impl Server {
         executing.then_some(Incoming::Cancelled { id: last })
     }
 
-    /// The answer comes later: until then its slot has no buffer for it.
-    pub(crate) fn put_off(&mut self, shared: &mut Shared, id: RequestId) {
-        if let Some(session) = self.sessions.get_exact_mut(id) {
-            session.slots[usize::from(id.slot())].release_buffer(shared);
-        }
-    }
-
     /// Whether the client still waits for the answer.
     pub(crate) fn is_wanted(&self, id: RequestId) -> bool {
         self.sessions.get(id.session()).is_some_and(|session| {
@@ -313,7 +306,7 @@ impl Server {
         if sent == Err(SinkError::Full) {
             return self.store_and_defer(shared, id, message);
         }
-        slot.store(message, &mut shared.pool);
+        slot.store(message);
         Ok(())
     }
 
@@ -326,7 +319,7 @@ impl Server {
         message: &mut Msgbuf,
     ) -> Result<(), RespondReason> {
         let session = self.sessions.get_mut(id.session()).expect("checked before");
-        session.slots[usize::from(id.slot())].store(message, &mut shared.pool);
+        session.slots[usize::from(id.slot())].store(message);
         self.defer(shared, id.session(), id.slot());
         Ok(())
     }

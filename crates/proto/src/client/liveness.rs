@@ -47,14 +47,14 @@ impl Client {
 
     /// This endpoint was away, so it could not hear that servers have its requests.
     #[cold]
-    pub(crate) fn discount_absence(&mut self, gap_ns: u64, now: u64) {
+    pub(crate) fn discount_absence(&mut self, now: u64, gap_ns: u64) {
         for place in 0..self.sessions.places() {
             let Some(id) = self.sessions.id_at(place) else {
                 continue;
             };
             let session = self.sessions.get_mut(id).expect("just named");
             for slot in session.slots.iter_mut() {
-                slot.discount_absence(gap_ns, now);
+                slot.discount_absence(now, gap_ns);
             }
         }
     }

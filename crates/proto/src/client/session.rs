@@ -15,7 +15,6 @@ use super::slot::{Large, Phase, Slot};
 use starling_msgbuf::Msgbuf;
 
 use crate::congestion::{Ack, Controller};
-use crate::msgbuf_pool::Pool;
 use crate::rtt::Rtt;
 use crate::slots::Slots;
 use crate::table::{Place, SessionHandle};
@@ -41,8 +40,6 @@ pub(crate) struct Queued {
     pub(crate) number: RequestNumber,
     pub(crate) tag: Tag,
     pub(crate) message: Msgbuf,
-    /// The message lies in a buffer of the caller, who gets that back if the call is cancelled.
-    pub(crate) is_lent: bool,
     pub(crate) prefix: Prefix,
     pub(crate) queued_at: u64,
 }
@@ -283,7 +280,6 @@ impl ClientSession {
         &mut self,
         now: u64,
         message: &mut Msgbuf,
-        pool: &mut Pool,
         ext: bool,
         tag: Tag,
         sink: &mut S,
@@ -308,10 +304,10 @@ impl ClientSession {
         }
         let head = start.to_bytes(index as u8, body.len(), number);
         if (sink.push(self.peer, &self.preamble, &head, body, &[])).is_err() {
-            slot.store_unsent(message, pool);
+            slot.store_unsent(message);
             return Err(index);
         }
-        slot.store(message, pool);
+        slot.store(message);
         self.in_flight += 1;
         Ok(())
     }
@@ -329,7 +325,7 @@ impl ClientSession {
 
     /// Puts a request into a free slot; [`ClientSession::send_pending`] sends it. Returns a free
     /// buffer.
-    pub(crate) fn assign_slot(&mut self, now: u64, mut request: Queued, pool: &mut Pool) -> Msgbuf {
+    pub(crate) fn assign_slot(&mut self, now: u64, mut request: Queued) -> Msgbuf {
         if self.busy() == 0 {
             self.control.handle_wake(now);
         }
@@ -342,10 +338,7 @@ impl ClientSession {
         debug_assert!(slot.number < request.number, "the numbers of a slot grow");
         slot.number = request.number;
         slot.tag = request.tag;
-        match request.is_lent {
-            true => slot.store_buffer(&mut request.message),
-            false => slot.store(&mut request.message, pool),
-        }
+        slot.store_buffer(&mut request.message);
         slot.ext = request.prefix.ext;
         slot.active_at = now;
         slot.retries = 0;

@@ -3,9 +3,8 @@ use starling_msgbuf::Msgbuf;
 
 use crate::cold_state;
 use crate::congestion::Ack;
-use crate::msgbuf_pool::Pool;
+use crate::inline_message::InlineMessage;
 use crate::shared::Shared;
-use crate::slot_message::SlotMessage;
 use crate::transfer::{ResponseWindow, SendWindow};
 use crate::wire::flags;
 use crate::{RequestNumber, Tag};
@@ -34,7 +33,8 @@ pub(crate) enum Large {
     Receive(ResponseWindow),
 }
 
-/// Since the first retry, with the time of the last confirmation, see [`Slot::confirmed_at`].
+/// The request, if it is not a small one, and since the first retry the time of the last
+/// confirmation, see [`Slot::confirmed_at`].
 type ColdState = cold_state::ColdState<Large, u64>;
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct Slot {
     pub(crate) executing: bool,
     /// A request for response is due at the next flush.
     pub(crate) rfr_due: bool,
-    message: SlotMessage,
+    inline: InlineMessage,
 }
 
 impl Default for Slot {
@@ -70,7 +70,7 @@ impl Default for Slot {
             retries: 0,
             rfr_due: false,
             executing: false,
-            message: SlotMessage::default(),
+            inline: InlineMessage::default(),
         }
     }
 }
@@ -78,50 +78,59 @@ impl Default for Slot {
 impl Slot {
     /// Stores a request that was built in `buffer`, and leaves a buffer there.
     #[inline]
-    pub(crate) fn store(&mut self, buffer: &mut Msgbuf, pool: &mut Pool) {
-        self.message.store(buffer, pool);
+    pub(crate) fn store(&mut self, buffer: &mut Msgbuf) {
+        if !self.inline.store(buffer.head()) {
+            self.store_buffer(buffer);
+        }
     }
 
     /// As [`Slot::store`], of a request that the sink had no room for.
     #[cold]
-    pub(crate) fn store_unsent(&mut self, buffer: &mut Msgbuf, pool: &mut Pool) {
+    pub(crate) fn store_unsent(&mut self, buffer: &mut Msgbuf) {
         self.credits = 0;
-        self.store(buffer, pool);
+        self.store(buffer);
     }
 
-    /// Stores a request together with its buffer, in exchange for a buffer that is free, or for none.
+    /// Stores a request together with its buffer, in exchange for a buffer that is free.
+    #[inline(never)]
     pub(crate) fn store_buffer(&mut self, message: &mut Msgbuf) {
-        self.message.store_buffer(message);
+        self.inline.clear();
+        self.cold.swap_message(message);
     }
 
     /// The request, as two parts.
     pub(crate) fn message(&self) -> (&[u8], &[u8]) {
-        self.message.parts()
+        self.cold.message(&self.inline)
     }
 
     /// A range of the request, as two parts.
     pub(crate) fn message_range(&self, from: usize, to: usize) -> (&[u8], &[u8]) {
-        self.message.range(from, to)
+        self.cold.message_range(&self.inline, from, to)
     }
 
     /// Length of the request in bytes.
     pub(crate) fn message_len(&self) -> usize {
-        self.message.len()
+        self.cold.message_len(&self.inline)
     }
 
     /// Takes the request out, to give it back to its caller.
     pub(crate) fn take_message(&mut self) -> Msgbuf {
-        self.message.take()
+        let message = match self.inline.get() {
+            Some(inline) => Msgbuf::from_vec(inline.to_vec()),
+            None => self.cold.take_message(),
+        };
+        self.inline.clear();
+        message
     }
 
     /// Whether the request holds more memory than a slot keeps for its next one. A small request of
     /// one packet holds none; the cold state is not read for it.
     #[inline]
     pub(crate) fn is_bulky(&self) -> bool {
-        if self.phase == Phase::Single && self.message.is_inline() {
+        if self.phase == Phase::Single && self.inline.get().is_some() {
             return false;
         }
-        self.message.is_bulky() || self.cold.large().is_some()
+        self.cold.is_bulky()
     }
 
     /// Since the first retry: when the server last said that it has the request, or else when the
@@ -141,10 +150,11 @@ impl Slot {
         *self.cold.extra_mut() = at;
     }
 
-    /// This endpoint was away for so long, and heard of no confirmation meanwhile, but perhaps just now.
-    pub(crate) fn discount_absence(&mut self, gap_ns: u64, now: u64) {
+    /// This endpoint was away for so long, and heard of no confirmation meanwhile.
+    /// Perhaps of one just now.
+    pub(crate) fn discount_absence(&mut self, now: u64, gap_ns: u64) {
         if self.phase != Phase::Idle && self.retries > 0 {
-            self.confirm((self.confirmed_at() + gap_ns).min(now));
+            self.confirm(now.min(self.confirmed_at() + gap_ns));
         }
     }
 
@@ -168,10 +178,12 @@ impl Slot {
 
     /// Gives back the memory that a request held.
     pub(crate) fn release_memory(&mut self, shared: &mut Shared) {
-        if let Some(message) = self.message.clear() {
-            shared.pool.put(message);
-        }
-        if let Some(Large::Receive(window)) = self.cold.set_large(None) {
+        self.inline.clear();
+        let Some((message, large)) = self.cold.take_all() else {
+            return;
+        };
+        shared.pool.put(message);
+        if let Some(Large::Receive(window)) = large {
             shared.reassembling_responses -= window.arrived.total() as usize;
             shared.pool.put(window.arrived.into_buffer());
         }
@@ -183,16 +195,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_confirmed_later_than_now_after_an_absence() {
+    fn what_was_confirmed_after_an_absence_was_not_in_the_future() {
         let mut slot = Slot {
             phase: Phase::Single,
             retries: 1,
             ..Slot::default()
         };
-        for (confirmed_at, expected) in [(30, 80), (70, 100), (100, 100)] {
-            slot.confirm(confirmed_at);
-            slot.discount_absence(50, 100);
-            assert_eq!(slot.confirmed_at(), expected);
-        }
+        slot.confirm(100);
+        slot.discount_absence(1000, 500);
+        assert_eq!(slot.confirmed_at(), 600);
+        slot.confirm(1000);
+        slot.discount_absence(1000, 500);
+        assert_eq!(slot.confirmed_at(), 1000);
     }
 }

@@ -43,7 +43,7 @@ impl Protocol {
         }
         if late > 2 * TICK_NS {
             self.shared.peers.discount_absence(late);
-            self.client.discount_absence(late, now);
+            self.client.discount_absence(now, late);
         }
         let pings_at = self.client.ping(&mut self.shared, now, sink);
         let drops_at = self.server.drop_silent(&mut self.shared, now);

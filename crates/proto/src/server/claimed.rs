@@ -109,7 +109,7 @@ impl Server {
         slot.phase = Phase::Done;
         // The flags are those that the worker sent, so a repetition is the same frame.
         slot.flags = slot.flags_of_answer(now, Prefix::NONE.ext);
-        slot.store(message, &mut shared.pool);
+        slot.store(message);
         shared.stats.responses_sent += 1;
         Ok(())
     }

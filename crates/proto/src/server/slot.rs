@@ -4,9 +4,9 @@ use starling_msgbuf::Msgbuf;
 use super::displace;
 use crate::cold_state;
 use crate::holdings::HoldingId;
-use crate::msgbuf_pool::Pool;
+use crate::inline_message::InlineMessage;
+use crate::msgbuf_pool::is_bulky;
 use crate::shared::Shared;
-use crate::slot_message::SlotMessage;
 use crate::table::SessionHandle;
 use crate::transfer::ReceiveWindow;
 use crate::wire::flags;
@@ -40,10 +40,10 @@ pub(crate) enum Large {
     Unsent { base: u32, want: u64 },
 }
 
-/// With the memory that the response holds, if it is bulky.
+/// The response, if it is not a small one, and the memory that it holds, if it is bulky.
 pub(super) type ColdState = cold_state::ColdState<Large, HoldingId>;
 
-/// A request reads only the fields before `message`, and only writes the line that is `message`.
+/// A request reads only the fields before `small`, and only writes the line that is `small`.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Slot {
@@ -62,7 +62,7 @@ pub(crate) struct Slot {
     pub(crate) credit_return_due: bool,
     /// The slot is in the queue of responses that are kept for a limited time.
     pub(crate) in_retention_queue: bool,
-    message: SlotMessage,
+    inline: InlineMessage,
 }
 
 impl Default for Slot {
@@ -76,7 +76,7 @@ impl Default for Slot {
             flags: 0,
             credit_return_due: false,
             in_retention_queue: false,
-            message: SlotMessage::default(),
+            inline: InlineMessage::default(),
         }
     }
 }
@@ -86,18 +86,8 @@ impl Slot {
     /// last request held, but for what the next one is likely to need.
     #[inline]
     pub(crate) fn recycle(&mut self, shared: &mut Shared) {
-        if self.message.is_bulky() || self.cold.large().is_some() {
+        if self.cold.is_bulky() {
             self.release_memory(shared);
-        }
-    }
-
-    /// The answer to the present request comes much later, perhaps. Until then the slot keeps no buffer for it.
-    pub(crate) fn release_buffer(&mut self, shared: &mut Shared) {
-        if self.phase == Phase::Executing
-            && !self.message.is_bulky()
-            && let Some(buffer) = self.message.clear()
-        {
-            shared.pool.put(buffer);
         }
     }
 
@@ -144,13 +134,15 @@ impl Slot {
 
     /// Gives back all memory that the last request held.
     pub(crate) fn release_memory(&mut self, shared: &mut Shared) {
-        let kept = self.cold.take_extra();
-        debug_assert_eq!(self.message.is_bulky(), kept != HoldingId::default());
+        self.inline.clear();
+        let Some((response, large)) = self.cold.take_all() else {
+            return;
+        };
+        let kept = std::mem::take(self.cold.extra_mut());
+        debug_assert_eq!(is_bulky(&response), kept != HoldingId::default());
         shared.kept.remove(kept);
-        if let Some(response) = self.message.clear() {
-            shared.pool.put(response);
-        }
-        if let Some(Large::Receive(window, holding)) = self.cold.set_large(None) {
+        shared.pool.put(response);
+        if let Some(Large::Receive(window, holding)) = large {
             shared.receiving.remove(holding);
             shared.pool.put(window.into_buffer());
         }
@@ -170,33 +162,41 @@ impl Slot {
 
     /// Stores a contiguous response, and leaves an empty buffer.
     #[inline]
-    pub(crate) fn store(&mut self, response: &mut Msgbuf, pool: &mut Pool) {
-        self.message.store(response, pool);
+    pub(crate) fn store(&mut self, response: &mut Msgbuf) {
+        debug_assert!(response.tail().is_empty());
+        if self.inline.store(response.head()) {
+            response.head_mut().clear();
+        } else {
+            self.store_buffer(response);
+        }
     }
 
-    /// Stores a response together with its buffer, in exchange for an empty one, perhaps without memory.
+    /// Stores a response together with its buffer, in exchange for an empty buffer.
+    #[inline(never)]
     pub(crate) fn store_buffer(&mut self, response: &mut Msgbuf) {
-        self.message.store_buffer(response);
+        self.inline.clear();
+        self.cold.swap_message(response);
+        response.clear();
     }
 
     /// The response, as two parts.
     pub(crate) fn response(&self) -> (&[u8], &[u8]) {
-        self.message.parts()
+        self.cold.message(&self.inline)
     }
 
     /// A range of the response, as two parts.
     pub(crate) fn response_range(&self, from: usize, to: usize) -> (&[u8], &[u8]) {
-        self.message.range(from, to)
+        self.cold.message_range(&self.inline, from, to)
     }
 
     /// Length of the response in bytes.
     pub(crate) fn response_len(&self) -> usize {
-        self.message.len()
+        self.cold.message_len(&self.inline)
     }
 
     /// Whether the response is kept for a limited time only.
     pub(crate) fn is_bulky(&self) -> bool {
-        self.message.is_bulky()
+        self.inline.get().is_none() && self.cold.has_bulky_message()
     }
 }
 
