@@ -31,7 +31,7 @@ struct State {
     /// It has messages for whoever gets them.
     has_common: bool,
     /// A peer of another user has it.
-    is_abroad: bool,
+    is_with_other_user: bool,
 }
 
 #[derive(Debug, Default)]
@@ -55,8 +55,8 @@ impl Readers {
     /// Whether a message may be made for whoever gets it.
     pub(crate) fn add_common(&self) -> bool {
         let mut state = self.lock();
-        state.has_common |= !state.is_abroad;
-        !state.is_abroad
+        state.has_common |= !state.is_with_other_user;
+        !state.is_with_other_user
     }
 
     /// Whether a message may be made for this peer alone.
@@ -111,7 +111,7 @@ impl Readers {
         }
         if process.is_of_other_user {
             let may = is_exclusive && !state.has_common;
-            state.is_abroad |= may;
+            state.is_with_other_user |= may;
             return may;
         }
         if !is_owner {
