@@ -9,8 +9,8 @@ use starling_proto::{Msgbuf, RequestId};
 use super::{Abandoned, AbandonedReply, Answer, DeferredReply};
 use crate::timers::NEVER;
 
-/// A reply that is held until there is something to say: [`Reply::hold`]. It takes little memory. Dropping it answers
-/// INTERNAL.
+/// A reply that is held until there is something to say, see [`Reply::hold`](super::Reply::hold). It takes little
+/// memory. Dropping it answers INTERNAL.
 pub struct HeldReply {
     pub(super) id: RequestId,
     /// None once it is to be answered.
