@@ -18,8 +18,9 @@ use common::{Gate, any_addresses, payload, server};
 use parking_lot::Mutex;
 use starling::{
     CallOptions, Caller, Channel, Compression, Endpoint, InterceptedCall, InterceptedResponse,
-    Interceptor, MethodOptions, Next, ServerHandle, Status, block_on,
+    Interceptor, MethodOptions, Next, Request, Server, ServerHandle, Status, block_on,
 };
+use starling_test_protos::hello::{Hello, HelloClient, HelloReplyMut, HelloRequest, HelloServer};
 use starling_test_protos::test::{Payload, TestClient};
 
 /// All algorithms, as these tests use them.
@@ -42,10 +43,6 @@ pub(crate) fn start(
         compression,
         ..MethodOptions::default()
     };
-    start_with(address, options)
-}
-
-fn start_with(address: &str, options: MethodOptions) -> (ServerHandle, Arc<Gate>, Channel) {
     let (builder, gate) = server(&[address]);
     let builder = builder.method_options("", options);
     gate.open.store(true, Ordering::SeqCst);
@@ -110,13 +107,38 @@ impl Received {
     }
 }
 
+/// Says so many bytes if its request is their number, and how many its request has if not. So one message of a
+/// call is large at most: whoever receives one answers its datagrams with others, up to one each.
+struct OneLarge;
+
+impl Hello for OneLarge {
+    fn greet(
+        &self,
+        request: Request<'_, HelloRequest>,
+        mut response: HelloReplyMut<'_>,
+    ) -> Result<(), Status> {
+        let name = request.message().name();
+        match name.parse() {
+            Ok(len) => response.set_text(&large(len)),
+            Err(_) => response.set_text(&name.len().to_string()),
+        };
+        Ok(())
+    }
+}
+
+/// The same as `text`.
+fn large(len: usize) -> String {
+    String::from_utf8(text(len)).expect("words")
+}
+
 #[test]
 fn only_what_is_asked_for_is_compressed() {
     const LEN: usize = 8 << 20;
     // A datagram of this device takes 64 KiB.
     const MANY: u64 = 128;
     let lz4 = Compression::lz4();
-    let message = payload(&text(LEN));
+    let large_request = HelloRequest::new().with_name(&large(LEN));
+    let large_response = HelloRequest::new().with_name(&LEN.to_string());
     let none = CallOptions::default();
     let cases = [
         // The server, the client; whether requests and responses are.
@@ -162,17 +184,26 @@ fn only_what_is_asked_for_is_compressed() {
             max_request_bytes: Some(2 * LEN),
             ..MethodOptions::default()
         };
-        let (server, _gate, channel) = start_with(&address, options_of_all);
-        let client = TestClient::new(channel.clone());
+        let server = Server::builder()
+            .bind(&address)
+            .expect("a free address")
+            .add_service(HelloServer::new(OneLarge))
+            .method_options("", options_of_all);
+        let server = server.build().expect("a server").spawn().expect("threads");
+        let channel = Channel::lazy(server.address()).expect("a channel");
+        let client = HelloClient::new(channel.clone());
         // The first call opens the session, and asks what the server has.
-        client.echo(&payload(b"")).wait().expect("an echo");
-        let before = Received::now(&server, &channel);
-        let response = client
-            .echo_with(&message, &options)
+        client
+            .greet(&HelloRequest::new())
             .wait()
-            .expect("an echo");
-        assert!(response.message().bytes().len() == LEN);
-        let received = Received::now(&server, &channel).since(&before);
+            .expect("an answer");
+        let mut received = [0, 0];
+        for (end, request, len) in [(0, &large_request, 7), (1, &large_response, LEN)] {
+            let before = Received::now(&server, &channel);
+            let response = client.greet_with(request, &options).wait();
+            assert_eq!(response.expect("an answer").message().text().len(), len);
+            received[end] = Received::now(&server, &channel).since(&before)[end];
+        }
         let compressed = received.map(|datagrams| datagrams < MANY);
         assert_eq!(compressed, expected, "case {index}: {received:?} datagrams");
     }
