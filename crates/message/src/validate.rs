@@ -273,10 +273,31 @@ impl<'a> Pass<'a> {
         };
         self.charge(start, u64::from(length))?;
         let blob = &bytes[start as usize..][..length as usize];
-        if kind == Kind::String && str::from_utf8(blob).is_err() {
+        if kind == Kind::String && !is_utf8(blob) {
             return Err(Fault::Utf8);
         }
         Ok(())
+    }
+}
+
+/// Whether bytes are UTF-8. Most texts are short and ASCII, which is seen by words; the library's check takes them byte
+/// by byte.
+#[inline(always)]
+fn is_utf8(bytes: &[u8]) -> bool {
+    let is_ascii = match bytes.len() {
+        4..=8 => is_ascii_by::<4>(bytes),
+        9..=16 => is_ascii_by::<8>(bytes),
+        _ => bytes.is_ascii(),
+    };
+    is_ascii || str::from_utf8(bytes).is_ok()
+}
+
+/// Whether one or two words of bytes are ASCII: the second one may begin in the first.
+#[inline(always)]
+fn is_ascii_by<const WORD: usize>(bytes: &[u8]) -> bool {
+    match (bytes.first_chunk::<WORD>(), bytes.last_chunk::<WORD>()) {
+        (Some(first), Some(last)) => first.is_ascii() && last.is_ascii(),
+        _ => false,
     }
 }
 
@@ -295,5 +316,26 @@ fn at(
         number: field.number,
         offset: position + field.offset,
         kind,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_utf8_whatever_its_length_and_wherever_it_is_not_ascii() {
+        for len in 0..40 {
+            for at in 0..len {
+                for other in [&[0xff][..], "é".as_bytes(), "€".as_bytes(), &[0xc3]] {
+                    let mut text = vec![b'a'; len];
+                    let end = (at + other.len()).min(len);
+                    text[at..end].copy_from_slice(&other[..end - at]);
+                    let expected = str::from_utf8(&text).is_ok();
+                    assert_eq!(is_utf8(&text), expected, "{text:?}");
+                }
+            }
+            assert!(is_utf8(&vec![b'z'; len]));
+        }
     }
 }
