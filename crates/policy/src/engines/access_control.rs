@@ -4,9 +4,6 @@
 //! The conditions are compiled for each method as its server has it, when its first request comes. A condition that
 //! does not fit a server's method refuses its calls: nothing passes that was not looked at.
 
-use std::collections::HashMap;
-
-use foldhash::fast::RandomState;
 use serde::Deserialize;
 use starling_call::Status;
 
@@ -30,8 +27,8 @@ pub(crate) struct Settings {
 pub(crate) struct AccessControl {
     allow: Option<Ast>,
     deny: Option<Ast>,
-    /// By the number of a method's schema.
-    compiled: HashMap<u64, Result<Conditions, String>, RandomState>,
+    /// In the order of the numbers of methods' schemas.
+    compiled: Vec<(u64, Result<Conditions, String>)>,
 }
 
 /// The conditions for one method.
@@ -42,7 +39,23 @@ struct Conditions {
 }
 
 impl Conditions {
-    fn admit(&self, of: Subject<'_>) -> bool {
+    fn compile(
+        allow: Option<&Ast>,
+        deny: Option<&Ast>,
+        method: &PolicyMethod,
+    ) -> Result<Self, String> {
+        let compile = |name: &str, ast: Option<&Ast>| {
+            let compiled = ast.map(|ast| ast.compile(method.request()));
+            let compiled = compiled.transpose();
+            compiled.map_err(|error| format!("{name}: {error}"))
+        };
+        Ok(Self {
+            allow: compile("allow", allow)?,
+            deny: compile("deny", deny)?,
+        })
+    }
+
+    fn admit(&self, of: &Subject<'_>) -> bool {
         let allows = self.allow.as_ref().is_none_or(|test| test.holds(of));
         allows && !self.deny.as_ref().is_some_and(|test| test.holds(of))
     }
@@ -60,20 +73,29 @@ impl AccessControl {
         Ok(Self {
             allow: parse("allow", settings.allow)?,
             deny: parse("deny", settings.deny)?,
-            compiled: HashMap::default(),
+            compiled: Vec::new(),
         })
     }
 
-    fn compile(&self, method: &PolicyMethod) -> Result<Conditions, String> {
-        let compile = |name: &str, ast: &Option<Ast>| {
-            let compiled = ast.as_ref().map(|ast| ast.compile(method.request()));
-            let compiled = compiled.transpose();
-            compiled.map_err(|error| format!("{name}: {error}"))
-        };
-        Ok(Conditions {
-            allow: compile("allow", &self.allow)?,
-            deny: compile("deny", &self.deny)?,
-        })
+    /// The conditions for a method, which are compiled when it comes first.
+    fn conditions(&mut self, method: &PolicyMethod) -> &Result<Conditions, String> {
+        let Self {
+            allow,
+            deny,
+            compiled,
+        } = self;
+        let number = method.number();
+        let find = |compiled: &[(u64, _)]| compiled.binary_search_by_key(&number, |(of, _)| *of);
+        let place = find(compiled).unwrap_or_else(|_| {
+            if compiled.len() >= MAX_COMPILED {
+                compiled.clear();
+            }
+            let place = find(compiled).unwrap_or_else(|place| place);
+            let conditions = Conditions::compile(allow.as_ref(), deny.as_ref(), method);
+            compiled.insert(place, (number, conditions));
+            place
+        });
+        &compiled[place].1
     }
 }
 
@@ -84,17 +106,9 @@ impl PolicyEngine for AccessControl {
                 "the service has not read the request for its access control; the call did not run",
             ));
         };
-        let number = message.method.number();
-        if !self.compiled.contains_key(&number) {
-            if self.compiled.len() >= MAX_COMPILED {
-                self.compiled.clear();
-            }
-            let conditions = self.compile(message.method);
-            self.compiled.insert(number, conditions);
-        }
         let metadata = &request.options.metadata;
-        match &self.compiled[&number] {
-            Ok(conditions) if conditions.admit(Subject { message, metadata }) => Verdict::Pass,
+        match self.conditions(message.method) {
+            Ok(conditions) if conditions.admit(&Subject { message, metadata }) => Verdict::Pass,
             Ok(_) => Verdict::Refuse(Status::permission_denied(
                 "the access control of this service refuses a call with these values; it did not run",
             )),
@@ -114,7 +128,7 @@ impl PolicyEngine for AccessControl {
     }
 
     fn check_method(&self, method: &PolicyMethod) -> Result<(), String> {
-        self.compile(method).map(drop)
+        Conditions::compile(self.allow.as_ref(), self.deny.as_ref(), method).map(drop)
     }
 }
 

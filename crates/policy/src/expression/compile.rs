@@ -258,18 +258,24 @@ impl Compiler<'_> {
                     What::Text(text) => Ok(text.clone().into_bytes()),
                     _ => Err(wrong(of)),
                 };
-                Test::TextIn(value, all.iter().map(text).collect::<Result<_, _>>()?)
+                in_texts(value, all.iter().map(text).collect::<Result<_, _>>()?)
             }
             Typed::Bytes(value) => {
                 let bytes = |of: &Ast| match &of.what {
                     What::Bytes(bytes) => Ok(bytes.clone()),
                     _ => Err(wrong(of)),
                 };
-                Test::TextIn(value, all.iter().map(bytes).collect::<Result<_, _>>()?)
+                in_texts(value, all.iter().map(bytes).collect::<Result<_, _>>()?)
             }
             other => return Err(unequal(at, &other, &Typed::List, "be in")),
         })
     }
+}
+
+/// Whether a text is one of these.
+fn in_texts(value: Text, mut list: Vec<Vec<u8>>) -> Test {
+    list.sort_unstable();
+    Test::TextIn(value, list)
 }
 
 /// A key that no request can have would make a condition that never holds.

@@ -1,8 +1,5 @@
 //! A compiled condition: it holds of a request, or not.
 
-use std::collections::HashSet;
-
-use foldhash::fast::RandomState;
 use starling_call::Metadata;
 use starling_message::reflect::{self, ValueRef};
 use starling_message::{FieldRef, Reader, Shape};
@@ -34,8 +31,9 @@ pub(crate) enum Test {
     Match(Matching, Text, Text),
     /// In order.
     IntIn(Int, Vec<i128>),
+    /// In order.
+    TextIn(Text, Vec<Vec<u8>>),
     FloatIn(Float, Vec<f64>),
-    TextIn(Text, HashSet<Vec<u8>, RandomState>),
     IntAmong(Int, Path),
     FloatAmong(Float, Path),
     TextAmong(Text, Path),
@@ -75,7 +73,7 @@ pub(crate) enum Text {
 }
 
 impl Test {
-    pub(crate) fn holds(&self, of: Subject<'_>) -> bool {
+    pub(crate) fn holds(&self, of: &Subject<'_>) -> bool {
         match self {
             Self::Const(value) => *value,
             Self::Field(path) => matches!(path.value(of), Some(ValueRef::Bool(true))),
@@ -100,7 +98,10 @@ impl Test {
             }
             Self::IntIn(value, list) => list.binary_search(&value.of(of)).is_ok(),
             Self::FloatIn(value, list) => list.contains(&value.of(of)),
-            Self::TextIn(value, list) => list.contains(value.of(of)),
+            Self::TextIn(value, list) => {
+                let value = value.of(of);
+                list.binary_search_by(|other| (**other).cmp(value)).is_ok()
+            }
             Self::IntAmong(value, path) => {
                 let value = value.of(of);
                 path.values(of).any(|other| int(Some(other)) == value)
@@ -127,7 +128,7 @@ fn contains(text: &[u8], with: &[u8]) -> bool {
 
 impl Path {
     /// The field, in the message that has it. `None`: that is not there.
-    fn at<'a>(&self, of: Subject<'a>) -> Option<(FieldRef<'a>, Reader<'a>)> {
+    fn at<'a>(&self, of: &Subject<'a>) -> Option<(FieldRef<'a>, Reader<'a>)> {
         let mut layout = of.message.method.request();
         let mut reader = of.message.reader;
         for number in &self.parents {
@@ -144,13 +145,21 @@ impl Path {
     }
 
     /// The value of a singular field. `None`: it has the default.
-    fn value<'a>(&self, of: Subject<'a>) -> Option<ValueRef<'a>> {
+    fn value<'a>(&self, of: &Subject<'a>) -> Option<ValueRef<'a>> {
         let (field, at) = self.at(of)?;
         let is_there = field.shape == Shape::Singular && reflect::is_set(&field, at);
         is_there.then(|| reflect::value(field, at, 0))
     }
 
-    fn values<'a>(&self, of: Subject<'a>) -> impl Iterator<Item = ValueRef<'a>> {
+    /// The bytes of a singular string or bytes field.
+    fn bytes<'a>(&self, of: &Subject<'a>) -> &'a [u8] {
+        let field = self
+            .at(of)
+            .filter(|(field, at)| field.shape == Shape::Singular && reflect::is_set(field, *at));
+        field.map_or(&[], |(field, at)| at.bytes(field.offset))
+    }
+
+    fn values<'a>(&self, of: &Subject<'a>) -> impl Iterator<Item = ValueRef<'a>> {
         let at = self.at(of).into_iter();
         at.flat_map(|(field, at)| reflect::values(field, at))
     }
@@ -183,7 +192,7 @@ fn text(value: Option<ValueRef<'_>>) -> &[u8] {
 }
 
 impl Int {
-    fn of(&self, of: Subject<'_>) -> i128 {
+    fn of(&self, of: &Subject<'_>) -> i128 {
         let chars =
             |text: &[u8]| std::str::from_utf8(text).map_or(text.len(), |it| it.chars().count());
         match self {
@@ -199,7 +208,7 @@ impl Int {
 }
 
 impl Float {
-    fn of(&self, of: Subject<'_>) -> f64 {
+    fn of(&self, of: &Subject<'_>) -> f64 {
         match self {
             Self::Const(value) => *value,
             Self::Field(path) => float(path.value(of)),
@@ -208,10 +217,10 @@ impl Float {
 }
 
 impl Text {
-    fn of<'a>(&'a self, of: Subject<'a>) -> &'a [u8] {
+    fn of<'a>(&'a self, of: &Subject<'a>) -> &'a [u8] {
         match self {
             Self::Const(value) => value,
-            Self::Field(path) => text(path.value(of)),
+            Self::Field(path) => path.bytes(of),
             Self::Metadata(key) => of.metadata.value(key).unwrap_or(&[]),
         }
     }

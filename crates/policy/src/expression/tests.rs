@@ -16,7 +16,7 @@ fn holds(condition: &str, fields: &[Vec<u8>]) -> bool {
     let mut metadata = Metadata::new();
     metadata.insert("tenant", "blue").expect("a pair");
     let test = compile(condition, &method).unwrap_or_else(|error| panic!("{condition}: {error}"));
-    test.holds(Subject {
+    test.holds(&Subject {
         message: message(&method, &request),
         metadata: &metadata,
     })
@@ -221,7 +221,7 @@ fn random_texts_are_refused_or_evaluated() {
                 method: &method,
                 reader: Reader::root(bytes),
             };
-            let of = Subject {
+            let of = &Subject {
                 message,
                 metadata: &Metadata::new(),
             };
@@ -263,7 +263,7 @@ fn random_words_are_refused_or_evaluated() {
         let words = picks.iter().map(|pick| WORDS[*pick as usize % WORDS.len()]);
         let condition = words.collect::<Vec<_>>().join(" ");
         if let Ok(test) = compile(&condition, &method) {
-            let of = Subject {
+            let of = &Subject {
                 message: message(&method, &request),
                 metadata: &Metadata::new(),
             };
