@@ -22,11 +22,18 @@ pub(crate) struct Step {
 }
 
 /// The policies of a route, in the order in which requests pass them.
-pub(crate) type Chain = Arc<[Step]>;
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chain {
+    pub(crate) steps: Arc<[Step]>,
+    /// Whether one of them has to know of a call after it has let it pass. If none has, calls do not remember them.
+    pub(crate) is_remembered: bool,
+}
 
 /// The policies that a call has passed, which hear of its end. None for most calls.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
+    /// Whether it has begun to pass any.
+    is_begun: bool,
     chain: Option<Chain>,
     count: usize,
     /// Which call it is, to them.
@@ -41,17 +48,17 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// None of a chain yet.
-    pub(crate) fn none_of(chain: Chain, call: u64, since_ns: u64, request_bytes: usize) -> Self {
-        Self {
-            chain: Some(chain),
-            count: 0,
-            call,
-            since_ns,
-            request_bytes,
-            response_bytes: None,
-            attempts: None,
-        }
+    /// A call begins to pass policies.
+    pub(crate) fn begin(&mut self, call: u64, since_ns: u64, request_bytes: usize) {
+        self.is_begun = true;
+        self.call = call;
+        self.since_ns = since_ns;
+        self.request_bytes = request_bytes;
+    }
+
+    /// Remembers of which policies it is that it has passed some.
+    pub(crate) fn remember(&mut self, chain: &Chain) {
+        self.chain = Some(chain.clone());
     }
 
     /// The call has a response of so many bytes.
@@ -59,18 +66,18 @@ impl Passed {
         self.response_bytes = Some(bytes);
     }
 
+    /// Whether none has to know of it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
+        self.chain.is_none() || self.count == 0
     }
 
-    /// Whether it has not begun to pass any.
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.chain.is_none()
+    pub(crate) fn is_begun(&self) -> bool {
+        self.is_begun
     }
 
-    /// The policy that is next.
-    pub(crate) fn next(&self) -> Option<&Step> {
-        self.chain.as_ref()?.get(self.count)
+    /// The policies of which it has passed some.
+    pub(crate) fn chain(&self) -> Option<Chain> {
+        self.chain.clone()
     }
 
     /// The next one is passed.
@@ -109,7 +116,7 @@ impl Passed {
     /// Those that are passed beyond the first ones, the last one first, and when the call came to each: those that see
     /// each attempt have not seen the one before.
     pub(crate) fn reversed(&self, beyond: usize) -> impl Iterator<Item = (&Step, u64)> {
-        let chain = self.chain.as_deref().unwrap_or(&[]);
+        let chain = self.chain.as_ref().map_or(&[][..], |chain| &chain.steps);
         let came = |place: usize| match &self.attempts {
             Some(attempts) if place >= attempts.passed => attempts.began_ns,
             _ => self.since_ns,

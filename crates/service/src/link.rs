@@ -67,6 +67,9 @@ pub(crate) trait Link: Send {
     /// If the device fails. The error is final.
     fn turn(&mut self) -> Result<bool, IoError>;
 
+    /// The time of the last turn, by the clock of all links.
+    fn turn_ns(&self) -> u64;
+
     /// Swaps what happened since with something empty.
     fn take_events(&mut self, events: &mut Events);
 
@@ -179,6 +182,10 @@ impl<I: Device> Link for EndpointLink<I> {
     fn turn(&mut self) -> Result<bool, IoError> {
         self.endpoint.handle_other_work();
         self.endpoint.poll().map(|turn| turn.is_idle())
+    }
+
+    fn turn_ns(&self) -> u64 {
+        self.endpoint.turn_ns()
     }
 
     fn take_events(&mut self, events: &mut Events) {

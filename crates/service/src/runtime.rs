@@ -49,7 +49,7 @@ use self::calls::{Calls, Forwarded};
 use self::leaving::Leaving;
 use self::links::{LinkId, Links};
 use self::load::Load;
-use self::policies::Policies;
+use self::policies::{Admission, Passage, Policies};
 use self::poller::Poller;
 use self::reading::Asking;
 use self::resolving::Resolving;
@@ -303,7 +303,9 @@ impl Runtime {
         let Some(entry) = self.links.get_mut(id) else {
             return Ok(true);
         };
-        let is_idle = match entry.link.turn() {
+        let turned = entry.link.turn();
+        self.policies.begin_turn(|| entry.link.turn_ns());
+        let is_idle = match turned {
             Ok(is_idle) => is_idle,
             Err(error) if Some(id) == self.frontend => return Err(error.into()),
             Err(error) => {
@@ -318,12 +320,12 @@ impl Runtime {
         for ended in events.ended.drain(..) {
             self.finish(id, ended);
         }
-        for arrived in events.arrived.drain(..) {
-            // Nobody waits for the answer, and to ask who it was would name the next one that has the number.
-            if !events.released.contains(&arrived.peer) {
-                self.handle_request(id, arrived);
-            }
+        // Nobody waits for their answers, and to ask who it was would name the next one that has the number.
+        if !events.released.is_empty() {
+            let released = &events.released;
+            (events.arrived).retain(|arrived| !released.contains(&arrived.peer));
         }
+        self.handle_requests(id, &mut events.arrived);
         for peer in events.released.drain(..) {
             if let Some(route) = self.routes.of_peer(id, peer) {
                 self.remove_route(route);
@@ -346,7 +348,48 @@ impl Runtime {
 
     // ---- requests ----
 
-    fn handle_request(&mut self, from: LinkId, mut arrived: Arrived) {
+    /// Requests have come by a link. Those of one caller that stand together pass policies together.
+    fn handle_requests(&mut self, from: LinkId, requests: &mut Vec<Arrived>) {
+        if requests.is_empty() {
+            return;
+        }
+        let mut admissions = std::mem::take(&mut self.policies.admissions);
+        for run in requests.chunk_by_mut(|one, next| one.peer == next.peer) {
+            let (first, route) = (admissions.len(), self.routes.of(from, run[0].peer));
+            for arrived in run.iter_mut() {
+                let charged = route.map_or(Ok(()), |route| self.charge(route, arrived));
+                let passage = charged.map_or_else(Passage::Refused, |()| Passage::On);
+                admissions.push(Admission { route, passage });
+            }
+            if let Some(route) = route {
+                self.admit_all(route, run, &mut admissions[first..]);
+            }
+        }
+        let changes = self.routes.changes();
+        for (arrived, admission) in requests.drain(..).zip(admissions.drain(..)) {
+            let Admission { route, passage } = admission;
+            // What became of an earlier one may have ended the route.
+            let is_there = |route: &RouteId| {
+                self.routes.changes() == changes
+                    || self.routes.of(from, arrived.peer) == Some(*route)
+            };
+            match route.filter(is_there) {
+                Some(route) => self.take_passage(route, passage, arrived),
+                None if arrived.passed.is_begun() => {
+                    if let Passage::Held { by, .. } = passage {
+                        self.policies.end_hold(by);
+                    }
+                    let gone = "the service no longer reaches the server for this caller";
+                    self.refuse(from, arrived, Status::unavailable(gone));
+                }
+                None => self.handle_first(from, arrived),
+            }
+        }
+        self.policies.admissions = admissions;
+    }
+
+    /// A request has come for which there may be no route.
+    fn handle_first(&mut self, from: LinkId, mut arrived: Arrived) {
         let route = match self.routes.of(from, arrived.peer) {
             Some(route) => route,
             None => match self.open_route(from, arrived.peer) {
@@ -354,11 +397,10 @@ impl Runtime {
                 Err(status) => return self.refuse(from, arrived, status),
             },
         };
-        match self.charge(route, arrived.request.bytes()) {
-            Ok(charge) => arrived.charge = charge,
-            Err(status) => return self.refuse(from, arrived, status),
+        match self.charge(route, &mut arrived) {
+            Ok(()) => self.admit(route, arrived),
+            Err(status) => self.refuse(from, arrived, status),
         }
-        self.admit(route, arrived);
     }
 
     fn forward(&mut self, id: RouteId, arrived: Arrived) {

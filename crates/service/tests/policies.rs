@@ -265,6 +265,44 @@ fn changes_under_load_fail_no_call() {
     assert!(calls.load(Ordering::Relaxed) >= 800);
 }
 
+/// A turn has many requests, of several callers: none is asked before those count that are held before it.
+#[test]
+fn requests_that_come_together_do_not_pass_a_queue_by_more_than_its_length() {
+    let mesh = Mesh::start();
+    let operator = Operator::of(&mesh);
+    let server = mesh.echo_at("udp://127.0.0.1:0");
+    // Past the service: they come to the policy of the server's side by one link.
+    let callers = [0; 8].map(|_| EchoClient::new(direct(server.address())));
+    callers
+        .iter()
+        .for_each(|caller| echo(caller).expect("no policy"));
+    operator.attach(
+        r#"{"name":"few","kind":"rate-limit","for":{"side":"server"},
+            "settings":{"rate":0.001,"burst":1,"queue":5}}"#,
+    );
+    let call = async |caller: &EchoClient<Channel>| {
+        let payload = Payload::new().with_data(&[7; 32]);
+        let call = caller.call(&payload).await;
+        call.err().map_or(Code::Ok, |status| status.code())
+    };
+    let calls = callers.iter().flat_map(|caller| [caller; 16]).map(call);
+    std::thread::scope(|scope| {
+        let calls = scope.spawn(|| starling::block_on(futures::future::join_all(calls)));
+        let until = Instant::now() + LONG;
+        // Those that are held wait until the policy is gone.
+        while operator.counts()[0].1 != [6, 5, 122, 5] {
+            assert!(Instant::now() < until, "{:?}", operator.counts());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        operator.detach("few");
+        let codes = calls.join().expect("no panic");
+        let refused = codes
+            .iter()
+            .filter(|code| **code == Code::ResourceExhausted);
+        assert_eq!(refused.count(), 122);
+    });
+}
+
 /// A policy changes as a whole: the engine for one scope is not asked about calls of the other.
 #[test]
 fn calls_never_meet_the_settings_that_are_for_others() {

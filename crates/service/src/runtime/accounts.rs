@@ -10,7 +10,8 @@ use starling_policy::Side;
 use super::identity::Identity;
 use super::routes::RouteId;
 use super::{Application, Runtime};
-use crate::account::{Account, Charge, DatapathShare, Exceeded, Owner};
+use crate::account::{Account, DatapathShare, Exceeded, Owner};
+use crate::link::Arrived;
 use crate::quota::{Holder, Quotas, Resource};
 
 /// What was refused so far because it was beyond a quota.
@@ -118,17 +119,13 @@ fn find<K: Eq + Hash>(
 
 impl Runtime {
     /// Takes what a request needs that came for a route.
-    pub(super) fn charge(
-        &mut self,
-        route: RouteId,
-        bytes: usize,
-    ) -> Result<Option<Charge>, Status> {
+    pub(super) fn charge(&mut self, route: RouteId, arrived: &mut Arrived) -> Result<(), Status> {
         let Some(route) = self.routes.get(route) else {
-            return Ok(None);
+            return Ok(());
         };
-        let charge = route.share.charge(bytes);
-        charge
-            .map(Some)
-            .map_err(|exceeded| self.shared.accounts.lock().count(exceeded))
+        let charge = route.share.charge(arrived.request.bytes());
+        let count = |exceeded| self.shared.accounts.lock().count(exceeded);
+        arrived.charge = Some(charge.map_err(count)?);
+        Ok(())
     }
 }

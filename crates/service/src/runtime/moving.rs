@@ -118,7 +118,7 @@ impl Runtime {
 
     /// Goes on with an application that another runtime had.
     pub(super) fn adopt(&mut self, handover: Handover) {
-        self.policies.begin_round(&self.clock);
+        self.policies.look_at(&self.clock);
         let Handover {
             process,
             links,

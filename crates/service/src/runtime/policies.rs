@@ -11,28 +11,29 @@
 //! what it holds.
 
 mod held;
+mod passing;
 mod recorded;
 mod retrying;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use starling_endpoint::{MethodId, Status};
+use starling_endpoint::MethodId;
 use starling_io::{Clock, MonotonicClock};
 use starling_message::method_id;
-use starling_policy::{PolicyMethod, PolicyRequest, PolicySpec, Retries, Verdict};
+use starling_policy::{PolicySpec, Retries};
 
-use self::held::{FIRST_TIMED, HeldKey};
+use self::held::HeldKey;
 use super::Runtime;
 use super::given_up::GivenUp;
 use super::identity::Identity;
-use super::reading::{self, Readable, Scratch};
-use super::routes::{Callers, Route, RouteId, RouteState};
+use super::reading::Scratch;
+use super::routes::Route;
 use crate::attached::{AttachedPolicy, SharedEngine};
-use crate::datapath::{Chain, Passed, PolicyId, Step};
-use crate::link::Arrived;
+use crate::datapath::{Chain, PolicyId, Step};
 
 pub(super) use self::held::Held;
+pub(super) use self::passing::{Admission, Passage};
 
 /// Methods of the library itself: policies are for those of applications.
 const INFRASTRUCTURE: &[&str] = &[
@@ -64,30 +65,12 @@ impl Counts {
         self.held += other.held;
     }
 
-    /// A request passes that has to wait.
+    /// A request passes that is held until its time.
     fn delay(&mut self) {
         self.passed += 1;
         self.delayed += 1;
+        self.held += 1;
     }
-}
-
-/// What becomes of a request that asks its policies.
-enum Passage {
-    /// They let it pass.
-    On,
-    Held {
-        by: PolicyId,
-        until_ns: u64,
-    },
-    /// One is changing: it is asked in a moment.
-    Again {
-        by: PolicyId,
-    },
-    /// The schema by which one reads it is not there yet.
-    Unread,
-    /// Its server shuts down.
-    Leaves,
-    Refused(Status),
 }
 
 struct Attached {
@@ -127,38 +110,6 @@ impl Attached {
         paths.into_iter().find(|path| method_id(path) == method.0)
     }
 
-    /// What its engine says of a request, whose next step it is. With a schema, it looks into it. None: the engine is
-    /// one for other settings, of which this runtime hears in a moment.
-    fn ask(
-        &mut self,
-        now_ns: u64,
-        arrived: &mut Arrived,
-        by: Option<(&PolicyMethod, &mut Scratch)>,
-    ) -> Option<Verdict> {
-        let Some(step) = arrived.passed.next() else {
-            return Some(Verdict::Pass);
-        };
-        let held = self.engine.held();
-        let (method, call) = (arrived.request.method, arrived.passed.call);
-        let (options, body) = arrived.request.parts_mut();
-        let message = by.map(|(schema, scratch)| reading::open(schema, options, body, scratch));
-        let message = match message.transpose() {
-            Ok(message) => message,
-            Err(status) => return Some(Verdict::Refuse(status)),
-        };
-        let mut request = PolicyRequest {
-            now_ns,
-            call,
-            method,
-            datapath: &step.datapath,
-            options,
-            body,
-            message,
-        };
-        let mut engine = self.engine.lock();
-        (engine.version == self.version).then(|| engine.engine.on_request(&mut request, held))
-    }
-
     fn applies_to(&self, method: MethodId) -> bool {
         self.methods.is_empty() || self.methods.binary_search(&method).is_ok()
     }
@@ -174,10 +125,12 @@ pub(super) struct Policies {
     given_up: GivenUp<HeldKey>,
     /// Of requests that were held, and of calls.
     numbers: u64,
-    /// The time of the round: one reading of the clock for all calls of it.
+    /// The time of the turn whose calls they see, or of the round: one reading of the clock for all of them.
     now_ns: u64,
     infrastructure: Vec<MethodId>,
     scratch: Scratch,
+    /// Memory for those of one turn.
+    pub(super) admissions: Vec<Admission>,
 }
 
 impl Policies {
@@ -193,6 +146,7 @@ impl Policies {
             now_ns: 0,
             infrastructure: ids.collect(),
             scratch: Scratch::default(),
+            admissions: Vec::new(),
         }
     }
 
@@ -208,27 +162,35 @@ impl Policies {
 
     /// The policies that the calls of a route pass: those of its callers, then those of a server behind this service.
     pub(super) fn chain(&self, route: &Route) -> Chain {
-        let of_side = |identity: &Identity| {
-            let is_in = |of: &&PolicyId| {
-                let attached = self.get(**of);
-                attached.is_some_and(|attached| identity.is_in(&attached.spec.scope))
-            };
-            let steps = self.order.iter().filter(is_in).map(|of| Step {
-                policy: *of,
-                datapath: Arc::clone(&identity.datapath),
-            });
-            steps.collect::<Vec<_>>()
+        let mut is_remembered = false;
+        let mut of_side = |identity: &Identity| {
+            let mut steps = Vec::new();
+            for of in &self.order {
+                let attached = self.get(*of);
+                let Some(attached) = attached.filter(|it| identity.is_in(&it.spec.scope)) else {
+                    continue;
+                };
+                is_remembered |= attached.hears_ends || attached.retries != Retries::None;
+                steps.push(Step {
+                    policy: *of,
+                    datapath: Arc::clone(&identity.datapath),
+                });
+            }
+            steps
         };
-        let mut chain = of_side(&route.identity);
+        let mut steps = of_side(&route.identity);
         if let Some(local) = &route.local {
-            chain.extend(of_side(&local.identity));
+            steps.extend(of_side(&local.identity));
         }
-        chain.into()
+        Chain {
+            steps: steps.into(),
+            is_remembered,
+        }
     }
 
     /// The names of those of a chain that are still attached.
     pub(super) fn names(&self, chain: &Chain) -> Vec<String> {
-        let attached = chain.iter().filter_map(|step| self.get(step.policy));
+        let attached = (chain.steps.iter()).filter_map(|step| self.get(step.policy));
         attached
             .map(|attached| attached.spec.name.clone())
             .collect()
@@ -287,11 +249,23 @@ impl Policies {
         self.table[place] = Some(attached);
     }
 
-    /// A round begins.
+    /// A round begins, in which requests may go on that are held.
     #[inline]
     pub(super) fn begin_round(&mut self, clock: &MonotonicClock) {
+        if !self.held.is_empty() {
+            self.look_at(clock);
+        }
+    }
+
+    pub(super) fn look_at(&mut self, clock: &MonotonicClock) {
+        self.now_ns = self.now_ns.max(clock.now_ns());
+    }
+
+    /// A link has taken a turn, at this time.
+    #[inline]
+    pub(super) fn begin_turn(&mut self, turn_ns: impl FnOnce() -> u64) {
         if !self.order.is_empty() || !self.held.is_empty() {
-            self.now_ns = clock.now_ns();
+            self.now_ns = self.now_ns.max(turn_ns());
         }
     }
 
@@ -308,157 +282,11 @@ fn methods_of(spec: &PolicySpec) -> Vec<MethodId> {
 }
 
 impl Runtime {
-    /// A request has arrived: it passes the policies of its route, and is handed on. Which these are is known when the
-    /// route is open: until then it waits, and comes here again.
-    pub(super) fn admit(&mut self, id: RouteId, mut arrived: Arrived) {
-        self.shared.paths.look_at(&arrived.request);
-        let Some(route) = self.routes.get(id) else {
-            return;
-        };
-        // A stream in use is remembered, also if there is no policy yet.
-        let is_looked_at = !route.chain.is_empty() || arrived.request.options.stream.is_some();
-        if is_looked_at && matches!(route.state, RouteState::Open(_)) && arrived.passed.is_fresh() {
-            let chain = route.chain.clone();
-            if self.is_subject(id, &arrived) {
-                let (number, now_ns) = (self.policies.number(), self.policies.now_ns);
-                let bytes = arrived.request.body().len();
-                arrived.passed = Passed::none_of(chain, number, now_ns, bytes);
-                return self.pass(id, arrived);
-            }
-        }
-        self.forward(id, arrived);
-    }
-
-    /// Whether policies are for this request. A stream is one call: its later requests pass as the first one did.
-    fn is_subject(&mut self, id: RouteId, arrived: &Arrived) -> bool {
-        let method = arrived.request.method;
-        let Some(route) = self.routes.get(id) else {
-            return false;
-        };
-        let is_reach = method == self.reach && matches!(route.callers, Callers::Peer(..));
-        if is_reach || self.policies.infrastructure.contains(&method) {
-            return false;
-        }
-        let Some(position) = arrived.request.options.stream else {
-            return true;
-        };
-        let stream_key = self.stream_key(id, arrived.peer);
-        let key = (method, position.id ^ stream_key);
-        let goes_on = |route: &mut Route| {
-            position.number > 0
-                && (route.streams.contains(key) || route.previous_with(key).is_some())
-        };
-        !self.routes.get_mut(id).is_some_and(goes_on)
-    }
-
-    /// Has a request pass the policies that it has not passed.
-    pub(super) fn pass(&mut self, id: RouteId, mut arrived: Arrived) {
-        match self.ask_all(id, &mut arrived) {
-            Passage::On => self.forward(id, arrived),
-            Passage::Held { by, until_ns } => self.hold(id, by, until_ns, arrived),
-            Passage::Again { by } => self.put_off(id, by, arrived),
-            Passage::Unread => self.wait_for_schema(id, arrived),
-            Passage::Leaves => {
-                if let Some(from) = self.routes.get(id).map(|route| route.from()) {
-                    self.refuse_leaving(from, arrived);
-                }
-            }
-            Passage::Refused(status) => self.refuse_attempt(id, arrived, status),
-        }
-    }
-
-    /// Asks the policies that a request has not passed, until one does not let it pass.
-    fn ask_all(&mut self, id: RouteId, arrived: &mut Arrived) -> Passage {
-        let (method, now_ns) = (arrived.request.method, self.policies.now_ns);
-        while let Some(Step { policy: of, .. }) = arrived.passed.next() {
-            let of = *of;
-            let attached = self.policies.get_mut(of);
-            let Some(attached) = attached.filter(|attached| attached.applies_to(method)) else {
-                arrived.passed.advance();
-                continue;
-            };
-            let verdict = match attached.reads {
-                false => attached.ask(now_ns, arrived, None),
-                true => match self.ask_reader(of, id, arrived) {
-                    Ok(verdict) => verdict,
-                    Err(passage) => return passage,
-                },
-            };
-            let Some(verdict) = verdict else {
-                return Passage::Again { by: of };
-            };
-            let Some(attached) = self.policies.get_mut(of) else {
-                continue;
-            };
-            let until_ns = match verdict {
-                Verdict::Pass => {
-                    attached.counts.passed += 1;
-                    let retries = attached.retries != Retries::None;
-                    let scope_id = attached.scope_id;
-                    arrived.passed.advance();
-                    if retries {
-                        arrived.begin_attempts(of, scope_id, now_ns);
-                    }
-                    continue;
-                }
-                Verdict::Hold(until_ns) => {
-                    // It has decided: the request goes on with the next one, at its deadline to hear that it is over.
-                    let deadline = arrived.request.options.timeout;
-                    let deadline_ns = deadline.map_or(u64::MAX, |timeout| {
-                        now_ns.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
-                    });
-                    until_ns.min(deadline_ns).max(FIRST_TIMED.0)
-                }
-                Verdict::Behind => 0,
-                Verdict::Refuse(status) => {
-                    attached.counts.refused += 1;
-                    return Passage::Refused(status);
-                }
-            };
-            attached.counts.delay();
-            return Passage::Held { by: of, until_ns };
-        }
-        Passage::On
-    }
-
-    /// Asks a policy that looks into requests, if the schema is there.
-    fn ask_reader(
-        &mut self,
-        of: PolicyId,
-        id: RouteId,
-        arrived: &mut Arrived,
-    ) -> Result<Option<Verdict>, Passage> {
-        let method = arrived.request.method;
-        let now_ns = self.policies.now_ns;
-        let readable = match self.readable(id, method, now_ns) {
-            Readable::Unasked => {
-                let attached = self.policies.get_mut(of);
-                let path = attached.and_then(|attached| attached.path_of(method));
-                self.ask_for_schema(id, method, path)
-            }
-            readable => readable,
-        };
-        let schema = match readable {
-            Readable::By(schema) => schema,
-            Readable::Later | Readable::Unasked => return Err(Passage::Unread),
-            Readable::Leaves => return Err(Passage::Leaves),
-            Readable::Never(status) => return Ok(Some(Verdict::Refuse(status))),
-        };
-        let mut scratch = std::mem::take(&mut self.policies.scratch);
-        let verdict = match self.policies.get_mut(of) {
-            Some(attached) => attached.ask(now_ns, arrived, Some((&schema, &mut scratch))),
-            None => Some(Verdict::Pass),
-        };
-        scratch.trim();
-        self.policies.scratch = scratch;
-        Ok(verdict)
-    }
-
     /// Has a list of policies take the place of all. Those that are detached let go of what they hold; those that have
     /// changed decide about it anew.
     pub(crate) fn set_policies(&mut self, list: Vec<AttachedPolicy>) {
         let changed = self.policies.replace(list);
-        self.policies.begin_round(&self.clock);
+        self.policies.look_at(&self.clock);
         for route in self.routes.iter_mut() {
             route.chain = self.policies.chain(route);
         }

@@ -129,49 +129,41 @@ impl Scratch {
     }
 }
 
-/// How it stands with a request that a policy looks into.
-pub(super) enum Readable {
-    By(Arc<PolicyMethod>),
-    /// It has to wait for the schema.
+/// How it stands with a schema that is not there.
+pub(super) enum Wanted {
+    /// Requests wait for it.
     Later,
     Never(Status),
-    /// The server shuts down: it is to be made elsewhere.
+    /// The server shuts down: they are to be made elsewhere.
     Leaves,
-    /// The server has not been asked, or is to be asked again.
-    Unasked,
 }
 
 impl Runtime {
-    /// Whether requests of a method can be looked into on a route.
-    pub(super) fn readable(&self, id: RouteId, method: MethodId, now_ns: u64) -> Readable {
-        let route = self.routes.get(id);
-        match route.and_then(|route| route.known.get(&method)) {
-            Some(Known::Is(schema)) => Readable::By(Arc::clone(schema)),
-            Some(Known::Asked(_)) => Readable::Later,
-            Some(Known::Fails { until_ns, status }) if now_ns < *until_ns => {
-                Readable::Never(status.clone())
-            }
-            _ => Readable::Unasked,
-        }
-    }
-
-    /// Asks a route's server for its schema of a method, by its path.
+    /// Asks a route's server for its schema of a method, by its path: unless it is asked, or was in vain just now.
     pub(super) fn ask_for_schema(
         &mut self,
         id: RouteId,
         method: MethodId,
         path: Option<String>,
-    ) -> Readable {
+    ) -> Wanted {
+        let route = self.routes.get(id);
+        match route.and_then(|route| route.known.get(&method)) {
+            Some(Known::Asked(_)) => return Wanted::Later,
+            Some(Known::Fails { until_ns, status }) if self.clock.now_ns() < *until_ns => {
+                return Wanted::Never(status.clone());
+            }
+            _ => {}
+        }
         let nameless =
             || Status::internal("a policy looks into a method that its scope does not name");
         let asked = path.ok_or_else(nameless);
         match asked {
-            Ok(path) => self.ask(id, method, path).unwrap_or_else(Readable::Never),
-            Err(status) => Readable::Never(status),
+            Ok(path) => self.ask(id, method, path).unwrap_or_else(Wanted::Never),
+            Err(status) => Wanted::Never(status),
         }
     }
 
-    fn ask(&mut self, id: RouteId, method: MethodId, path: String) -> Result<Readable, Status> {
+    fn ask(&mut self, id: RouteId, method: MethodId, path: String) -> Result<Wanted, Status> {
         let gone = || Status::unavailable("the service no longer reaches the server");
         let route = self.routes.get(id).ok_or_else(gone)?;
         let session = route.session().ok_or_else(gone)?;
@@ -190,7 +182,7 @@ impl Runtime {
         let entry = self.links.awake(link).ok_or_else(gone)?;
         match entry.link.call(session, request, tag) {
             Ok(_) => {}
-            Err(CallError::Draining) => return Ok(Readable::Leaves),
+            Err(CallError::Draining) => return Ok(Wanted::Leaves),
             Err(error) => return Err(self.not_made(id, error)),
         }
         let question = Question {
@@ -202,7 +194,7 @@ impl Runtime {
         if let Some(route) = self.routes.get_mut(id) {
             route.known.insert(method, Known::Asked(tag));
         }
-        Ok(Readable::Later)
+        Ok(Wanted::Later)
     }
 
     /// A call of the service's own is over: takes in what it brought.
@@ -236,7 +228,7 @@ impl Runtime {
         self.asking.ready.push_back(id);
     }
 
-    pub(super) fn wait_for_schema(&mut self, id: RouteId, arrived: Arrived) {
+    pub(super) fn wait_to_be_read(&mut self, id: RouteId, arrived: Arrived) {
         if let Some(route) = self.routes.get_mut(id) {
             let since_ns = self.clock.now_ns();
             route.reading.push(Reading { since_ns, arrived });
@@ -252,6 +244,10 @@ impl Runtime {
     /// Has requests go on that have waited for a schema, a bounded number of bytes each round. Returns whether there
     /// were any.
     pub(super) fn release_read(&mut self) -> bool {
+        if self.asking.ready.is_empty() {
+            return false;
+        }
+        self.policies.look_at(&self.clock);
         let (mut bytes, mut any) = (0, false);
         while bytes < BYTES_READ
             && let Some(id) = self.asking.ready.pop_front()

@@ -276,10 +276,19 @@ pub(super) struct Routes {
     table: Slab<Route>,
     by_peer: HashMap<(LinkId, PeerId), RouteId, RandomState>,
     by_link: HashMap<LinkId, RouteId, RandomState>,
+    /// How often a route came or went.
+    changes: u64,
 }
 
 impl Routes {
+    /// Another number than before if a route has come or gone since.
+    #[inline]
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     pub(super) fn insert(&mut self, route: Route) -> RouteId {
+        self.changes += 1;
         let callers = route.callers;
         let id = self.table.insert(route);
         match callers {
@@ -291,6 +300,7 @@ impl Routes {
 
     pub(super) fn remove(&mut self, id: RouteId) -> Option<Route> {
         let route = self.table.try_remove(id)?;
+        self.changes += 1;
         match route.callers {
             Callers::Peer(link, peer) => self.by_peer.remove(&(link, peer)),
             Callers::All(link) => self.by_link.remove(&link),

@@ -37,11 +37,16 @@ impl Policies {
     }
 
     /// Keeps a request until a time.
-    pub(in crate::runtime) fn hold(&mut self, until_ns: u64, mut held: Held) {
+    pub(in crate::runtime) fn hold(&mut self, until_ns: u64, held: Held) {
         if let Some(attached) = self.get_mut(held.by) {
             attached.counts.held += 1;
             attached.engine.hold();
         }
+        self.keep(until_ns, held);
+    }
+
+    /// The same for one that its policy counts already.
+    fn keep(&mut self, until_ns: u64, mut held: Held) {
         let key = (until_ns, self.number());
         let waker = self.given_up.waker(key);
         self.given_up.watch(&mut held.arrived.reply, &waker, key);
@@ -50,11 +55,16 @@ impl Policies {
 
     fn take(&mut self, key: HeldKey) -> Option<Held> {
         let held = self.held.remove(&key)?;
-        if let Some(attached) = self.get_mut(held.by) {
+        self.end_hold(held.by);
+        Some(held)
+    }
+
+    /// A policy holds a request less.
+    pub(in crate::runtime) fn end_hold(&mut self, by: PolicyId) {
+        if let Some(attached) = self.get_mut(by) {
             attached.counts.held -= 1;
             attached.engine.let_go();
         }
-        Some(held)
     }
 
     /// Takes out a request whose time has come, or whose caller has given up.
@@ -97,7 +107,7 @@ impl Policies {
 }
 
 impl Runtime {
-    /// A policy holds a request, until a time.
+    /// A policy holds a request, until a time, and counts it.
     pub(super) fn hold(
         &mut self,
         route: RouteId,
@@ -114,7 +124,7 @@ impl Runtime {
             is_asked: true,
             failed: None,
         };
-        self.policies.hold(until_ns, held);
+        self.policies.keep(until_ns, held);
     }
 
     /// A policy is asked about a request in the next round.

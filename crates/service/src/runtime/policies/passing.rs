@@ -1,0 +1,311 @@
+//! Requests pass the policies of their route: those of one caller that have come in one turn together, so that an
+//! engine is locked once for all of them.
+
+use starling_endpoint::{MethodId, Status};
+use starling_policy::{Datapath, PolicyEngine, PolicyMethod, PolicyRequest, Retries, Verdict};
+
+use super::held::FIRST_TIMED;
+use super::{Attached, Policies, Runtime};
+use crate::datapath::{PolicyId, Step};
+use crate::link::Arrived;
+use crate::runtime::reading::{self, Known, KnownMethods, Scratch, Wanted};
+use crate::runtime::routes::{Callers, Route, RouteId, RouteState};
+
+/// What becomes of a request that asks its policies.
+#[derive(Debug)]
+pub(in crate::runtime) enum Passage {
+    /// They let it pass, or are not for it.
+    On,
+    /// One holds it, and counts it.
+    Held {
+        by: PolicyId,
+        until_ns: u64,
+    },
+    /// One is changing: it is asked in a moment.
+    Again {
+        by: PolicyId,
+    },
+    /// One looks into it, and the schema for that is not there.
+    Unread {
+        by: PolicyId,
+    },
+    Refused(Status),
+}
+
+/// A request of a turn.
+#[derive(Debug)]
+pub(in crate::runtime) struct Admission {
+    /// None: there was none yet.
+    pub(in crate::runtime) route: Option<RouteId>,
+    pub(in crate::runtime) passage: Passage,
+}
+
+impl Policies {
+    /// Asks those of a chain that requests have not passed, until one does not let them pass. All have passed the same
+    /// ones; those that have not begun to are left out.
+    fn ask_all(
+        &mut self,
+        chain: &[Step],
+        known: &KnownMethods,
+        requests: &mut [Arrived],
+        admissions: &mut [Admission],
+    ) {
+        let passed = requests.iter().find(|it| it.passed.is_begun());
+        let passed = passed.map_or(chain.len(), |it| it.passed.count());
+        for step in chain.iter().skip(passed) {
+            // As `get_mut`, but the memory to read requests is used beside it.
+            let attached = self.table.get_mut(step.policy.place as usize);
+            let attached = attached.and_then(Option::as_mut);
+            let attached = attached.filter(|attached| attached.id == step.policy.id);
+            let asked = requests.iter_mut().zip(&mut *admissions);
+            let asked = asked.map(|(arrived, admission)| (arrived, &mut admission.passage));
+            let asked = asked.filter(|(arrived, passage)| {
+                arrived.passed.is_begun() && matches!(passage, Passage::On)
+            });
+            match attached {
+                Some(attached) => {
+                    attached.ask(step, self.now_ns, known, &mut self.scratch, asked);
+                }
+                None => asked.for_each(|(arrived, _)| arrived.passed.advance()),
+            }
+        }
+        self.scratch.trim();
+    }
+}
+
+impl Attached {
+    /// Asks it about requests whose next step it is.
+    fn ask<'a>(
+        &mut self,
+        step: &Step,
+        now_ns: u64,
+        known: &KnownMethods,
+        scratch: &mut Scratch,
+        requests: impl Iterator<Item = (&'a mut Arrived, &'a mut Passage)>,
+    ) {
+        let by = step.policy;
+        let (mut locked, mut read) = (None, None);
+        for (arrived, passage) in requests {
+            let method = arrived.request.method;
+            if !(self.methods.is_empty() || self.methods.binary_search(&method).is_ok()) {
+                arrived.passed.advance();
+                continue;
+            }
+            let schema = match self.reads {
+                false => None,
+                true => {
+                    let last = read.filter(|(of, _)| *of == method);
+                    read = last.or_else(|| schema_of(known, method));
+                    let Some((_, schema)) = read else {
+                        *passage = Passage::Unread { by };
+                        continue;
+                    };
+                    Some((schema, &mut *scratch))
+                }
+            };
+            let engine = locked.get_or_insert_with(|| self.engine.lock());
+            // Its successor has other settings, of which this runtime hears in a moment.
+            if engine.version != self.version {
+                *passage = Passage::Again { by };
+                continue;
+            }
+            let engine = &mut *engine.engine;
+            let held = self.engine.held();
+            let until_ns = match ask(engine, &step.datapath, now_ns, arrived, schema, held) {
+                Verdict::Pass => {
+                    self.counts.passed += 1;
+                    arrived.passed.advance();
+                    if self.retries != Retries::None {
+                        arrived.begin_attempts(by, self.scope_id, now_ns);
+                    }
+                    continue;
+                }
+                // It has decided: the request goes on with the next one, at its deadline to hear that it is over.
+                Verdict::Hold(until_ns) => {
+                    let deadline = arrived.request.options.timeout;
+                    let deadline_ns = deadline.map_or(u64::MAX, |timeout| {
+                        now_ns.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
+                    });
+                    until_ns.min(deadline_ns).max(FIRST_TIMED.0)
+                }
+                Verdict::Behind => 0,
+                Verdict::Refuse(status) => {
+                    self.counts.refused += 1;
+                    *passage = Passage::Refused(status);
+                    continue;
+                }
+            };
+            // The next one is asked before this one is put aside.
+            self.counts.delay();
+            self.engine.hold();
+            *passage = Passage::Held { by, until_ns };
+        }
+    }
+}
+
+/// A method, with its schema if that is there.
+fn schema_of(known: &KnownMethods, method: MethodId) -> Option<(MethodId, &PolicyMethod)> {
+    match known.get(&method) {
+        Some(Known::Is(schema)) => Some((method, schema)),
+        _ => None,
+    }
+}
+
+/// What an engine says of a request. With a schema, it looks into it.
+fn ask(
+    engine: &mut dyn PolicyEngine,
+    datapath: &Datapath,
+    now_ns: u64,
+    arrived: &mut Arrived,
+    schema: Option<(&PolicyMethod, &mut Scratch)>,
+    held: usize,
+) -> Verdict {
+    let (method, call) = (arrived.request.method, arrived.passed.call);
+    let (options, body) = arrived.request.parts_mut();
+    let message = schema.map(|(schema, scratch)| reading::open(schema, options, body, scratch));
+    let message = match message.transpose() {
+        Ok(message) => message,
+        Err(status) => return Verdict::Refuse(status),
+    };
+    let mut request = PolicyRequest {
+        now_ns,
+        call,
+        method,
+        datapath,
+        options,
+        body,
+        message,
+    };
+    engine.on_request(&mut request, held)
+}
+
+impl Runtime {
+    /// Requests have arrived for a route: they pass its policies. Which these are is known when it is open: until then
+    /// requests wait, and come here again. Those of whom it is said that they do not go on are left out.
+    pub(in crate::runtime) fn admit_all(
+        &mut self,
+        id: RouteId,
+        requests: &mut [Arrived],
+        admissions: &mut [Admission],
+    ) {
+        let Some(route) = self.routes.get(id) else {
+            return;
+        };
+        let is_open = matches!(route.state, RouteState::Open(_));
+        let has_policies = !route.chain.steps.is_empty();
+        let mut any = false;
+        for (arrived, admission) in requests.iter_mut().zip(&*admissions) {
+            self.shared.paths.look_at(&arrived.request);
+            // A stream in use is remembered, also if there is no policy yet.
+            let is_looked_at = has_policies || arrived.request.options.stream.is_some();
+            let is_new = !arrived.passed.is_begun() && matches!(admission.passage, Passage::On);
+            if is_looked_at && is_open && is_new && self.is_subject(id, arrived) {
+                let (number, now_ns) = (self.policies.number(), self.policies.now_ns);
+                let bytes = arrived.request.body().len();
+                arrived.passed.begin(number, now_ns, bytes);
+                any = true;
+            }
+        }
+        let Some(route) = self.routes.get(id).filter(|_| any && has_policies) else {
+            return;
+        };
+        let chain = &route.chain;
+        (self.policies).ask_all(&chain.steps, &route.known, requests, admissions);
+        for (arrived, admission) in requests.iter_mut().zip(admissions) {
+            let is_over = matches!(admission.passage, Passage::On) && !chain.is_remembered;
+            if !is_over && arrived.passed.is_begun() {
+                arrived.passed.remember(chain);
+            }
+        }
+    }
+
+    /// The same for one, which is handed on then.
+    pub(in crate::runtime) fn admit(&mut self, id: RouteId, mut arrived: Arrived) {
+        let mut admission = Admission {
+            route: Some(id),
+            passage: Passage::On,
+        };
+        let (request, passage) = (&mut arrived, &mut admission);
+        self.admit_all(
+            id,
+            std::slice::from_mut(request),
+            std::slice::from_mut(passage),
+        );
+        self.take_passage(id, admission.passage, arrived);
+    }
+
+    /// Has a request pass the policies that it has not passed.
+    pub(super) fn pass(&mut self, id: RouteId, mut arrived: Arrived) {
+        let Some(route) = self.routes.get(id) else {
+            return;
+        };
+        let mut admission = Admission {
+            route: Some(id),
+            passage: Passage::On,
+        };
+        if let Some(chain) = arrived.passed.chain() {
+            let (request, passage) = (&mut arrived, &mut admission);
+            let (request, passage) = (std::slice::from_mut(request), std::slice::from_mut(passage));
+            (self.policies).ask_all(&chain.steps, &route.known, request, passage);
+        }
+        self.take_passage(id, admission.passage, arrived);
+    }
+
+    pub(in crate::runtime) fn take_passage(
+        &mut self,
+        id: RouteId,
+        passage: Passage,
+        arrived: Arrived,
+    ) {
+        match passage {
+            Passage::On => self.forward(id, arrived),
+            Passage::Held { by, until_ns } => self.hold(id, by, until_ns, arrived),
+            Passage::Again { by } => self.put_off(id, by, arrived),
+            Passage::Unread { by } => self.wait_for_schema(id, by, arrived),
+            Passage::Refused(status) => self.refuse_attempt(id, arrived, status),
+        }
+    }
+
+    /// The schema is not there by which a policy looks into a request: it waits, if there will be one.
+    fn wait_for_schema(&mut self, id: RouteId, by: PolicyId, arrived: Arrived) {
+        let method = arrived.request.method;
+        let attached = self.policies.get(by);
+        let path = attached.and_then(|attached| attached.path_of(method));
+        match self.ask_for_schema(id, method, path) {
+            Wanted::Later => self.wait_to_be_read(id, arrived),
+            Wanted::Leaves => {
+                if let Some(from) = self.routes.get(id).map(|route| route.from()) {
+                    self.refuse_leaving(from, arrived);
+                }
+            }
+            Wanted::Never(status) => {
+                if let Some(attached) = self.policies.get_mut(by) {
+                    attached.counts.refused += 1;
+                }
+                self.refuse_attempt(id, arrived, status);
+            }
+        }
+    }
+
+    /// Whether policies are for this request. A stream is one call: its later requests pass as the first one did.
+    fn is_subject(&mut self, id: RouteId, arrived: &Arrived) -> bool {
+        let method = arrived.request.method;
+        let Some(route) = self.routes.get(id) else {
+            return false;
+        };
+        let is_reach = method == self.reach && matches!(route.callers, Callers::Peer(..));
+        if is_reach || self.policies.infrastructure.contains(&method) {
+            return false;
+        }
+        let Some(position) = arrived.request.options.stream else {
+            return true;
+        };
+        let stream_key = self.stream_key(id, arrived.peer);
+        let key = (method, position.id ^ stream_key);
+        let goes_on = |route: &mut Route| {
+            position.number > 0
+                && (route.streams.contains(key) || route.previous_with(key).is_some())
+        };
+        !self.routes.get_mut(id).is_some_and(goes_on)
+    }
+}
