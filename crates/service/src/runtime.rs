@@ -403,6 +403,7 @@ impl Runtime {
         }
     }
 
+    #[inline]
     fn forward(&mut self, id: RouteId, arrived: Arrived) {
         if arrived.passed.may_have_run()
             && !self.may_run_again(&arrived.passed, arrived.request.method)

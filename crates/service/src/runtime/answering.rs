@@ -27,13 +27,21 @@ impl Runtime {
     }
 
     /// Its caller hears of it. Returns the question to the server that was answered, if it was one.
-    fn hand_back(&mut self, on: LinkId, forwarded: Forwarded, ended: Ended) -> Option<Box<[u8]>> {
-        let (forwarded, result) = match (ended.result, forwarded.passed.attempts.is_some()) {
-            (Err(status), true) => match self.fail_attempt(forwarded, status) {
-                Some((forwarded, status)) => (forwarded, Err(status)),
-                None => return None,
-            },
-            (result, _) => (forwarded, result),
+    #[inline]
+    fn hand_back(
+        &mut self,
+        on: LinkId,
+        mut forwarded: Forwarded,
+        ended: Ended,
+    ) -> Option<Box<[u8]>> {
+        // A call is large: it moves only if it may be made again.
+        let result = match ended.result {
+            Err(status) if forwarded.passed.attempts.is_some() => {
+                let (failed, status) = self.fail_attempt(forwarded, status)?;
+                forwarded = failed;
+                Err(status)
+            }
+            result => result,
         };
         if forwarded.stream.is_some() || forwarded.asks() {
             self.note_end(on, &forwarded, result.as_ref().ok());

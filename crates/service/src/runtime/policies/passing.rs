@@ -251,6 +251,7 @@ impl Runtime {
         self.take_passage(id, admission.passage, arrived);
     }
 
+    #[inline]
     pub(in crate::runtime) fn take_passage(
         &mut self,
         id: RouteId,
