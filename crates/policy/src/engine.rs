@@ -106,6 +106,8 @@ pub enum Verdict {
 
 /// A policy at work: it sees the requests in its scope, and the ends of the calls that it let pass. One thread at a
 /// time drives it, of several whose times differ a little: the time may go back. It must not block.
+///
+/// Requests of a caller that came together are asked about together: of the end of one of them it hears after that.
 pub trait PolicyEngine: Send {
     /// Decides about a request. `held`: so many that it has held are still waiting.
     fn on_request(&mut self, request: &mut PolicyRequest<'_>, held: usize) -> Verdict;

@@ -188,8 +188,12 @@ impl Runtime {
         let mut rounds_since_look = 0;
         loop {
             self.policies.begin_round(&self.clock);
-            if self.links.poller().waker().take() && !self.execute_commands() {
-                return Ok(());
+            if self.links.poller().waker().take() {
+                // Some of them end calls, of which policies hear.
+                self.policies.look_at(&self.clock);
+                if !self.execute_commands() {
+                    return Ok(());
+                }
             }
             let mut is_idle = true;
             self.links.active(&mut active);
@@ -366,7 +370,7 @@ impl Runtime {
             }
         }
         let changes = self.routes.changes();
-        for (arrived, admission) in requests.drain(..).zip(admissions.drain(..)) {
+        for (mut arrived, admission) in requests.drain(..).zip(admissions.drain(..)) {
             let Admission { route, passage } = admission;
             // What became of an earlier one may have ended the route.
             let is_there = |route: &RouteId| {
@@ -378,11 +382,15 @@ impl Runtime {
                 None if arrived.passed.is_begun() => {
                     if let Passage::Held { by, .. } = passage {
                         self.policies.end_hold(by);
+                        arrived.passed.advance();
                     }
                     let gone = "the service no longer reaches the server for this caller";
                     self.refuse(from, arrived, Status::unavailable(gone));
                 }
-                None => self.handle_first(from, arrived),
+                None => {
+                    arrived.charge = None;
+                    self.handle_first(from, arrived);
+                }
             }
         }
         self.policies.admissions = admissions;

@@ -311,7 +311,7 @@ impl Runtime {
 }
 
 /// The bytes that it takes to read a request, roughly.
-fn work_of(arrived: &Arrived) -> usize {
+pub(super) fn work_of(arrived: &Arrived) -> usize {
     let options = &arrived.request.options;
     let body = arrived.request.body().len();
     let len = options.coding.compressed.map_or(body, |it| it.len as usize);

@@ -1,15 +1,20 @@
 //! Requests pass the policies of their route: those of one caller that have come in one turn together, so that an
 //! engine is locked once for all of them.
 
+use parking_lot::MutexGuard;
 use starling_endpoint::{MethodId, Status};
-use starling_policy::{Datapath, PolicyEngine, PolicyMethod, PolicyRequest, Retries, Verdict};
+use starling_policy::{Datapath, PolicyMethod, PolicyRequest, Retries, Verdict};
 
 use super::held::FIRST_TIMED;
 use super::{Attached, Policies, Runtime};
+use crate::attached::{Engine, SharedEngine};
 use crate::datapath::{PolicyId, Step};
 use crate::link::Arrived;
-use crate::runtime::reading::{self, Known, KnownMethods, Scratch, Wanted};
+use crate::runtime::reading::{self, Known, KnownMethods, Scratch, Wanted, work_of};
 use crate::runtime::routes::{Callers, Route, RouteId, RouteState};
+
+/// Requests whose reading is more work than that of so many bytes are read while no engine is locked.
+const READ_WHILE_LOCKED: usize = 4 << 10;
 
 /// What becomes of a request that asks its policies.
 #[derive(Debug)]
@@ -103,15 +108,17 @@ impl Attached {
                     Some((schema, &mut *scratch))
                 }
             };
-            let engine = locked.get_or_insert_with(|| self.engine.lock());
-            // Its successor has other settings, of which this runtime hears in a moment.
-            if engine.version != self.version {
+            let asked = Asked {
+                now_ns,
+                datapath: &step.datapath,
+                schema,
+            };
+            let verdict = asked.verdict_on(arrived, &self.engine, self.version, &mut locked);
+            let Some(verdict) = verdict else {
                 *passage = Passage::Again { by };
                 continue;
-            }
-            let engine = &mut *engine.engine;
-            let held = self.engine.held();
-            let until_ns = match ask(engine, &step.datapath, now_ns, arrived, schema, held) {
+            };
+            let until_ns = match verdict {
                 Verdict::Pass => {
                     self.counts.passed += 1;
                     arrived.passed.advance();
@@ -151,32 +158,51 @@ fn schema_of(known: &KnownMethods, method: MethodId) -> Option<(MethodId, &Polic
     }
 }
 
-/// What an engine says of a request. With a schema, it looks into it.
-fn ask(
-    engine: &mut dyn PolicyEngine,
-    datapath: &Datapath,
+/// How an engine is asked about a request.
+struct Asked<'a> {
     now_ns: u64,
-    arrived: &mut Arrived,
-    schema: Option<(&PolicyMethod, &mut Scratch)>,
-    held: usize,
-) -> Verdict {
-    let (method, call) = (arrived.request.method, arrived.passed.call);
-    let (options, body) = arrived.request.parts_mut();
-    let message = schema.map(|(schema, scratch)| reading::open(schema, options, body, scratch));
-    let message = match message.transpose() {
-        Ok(message) => message,
-        Err(status) => return Verdict::Refuse(status),
-    };
-    let mut request = PolicyRequest {
-        now_ns,
-        call,
-        method,
-        datapath,
-        options,
-        body,
-        message,
-    };
-    engine.on_request(&mut request, held)
+    datapath: &'a Datapath,
+    /// It looks into the request by this one.
+    schema: Option<(&'a PolicyMethod, &'a mut Scratch)>,
+}
+
+impl Asked<'_> {
+    /// What the engine of this version says. It stays locked for the next request. None: another one has taken its
+    /// place, with other settings, of which this runtime hears in a moment.
+    fn verdict_on<'e>(
+        self,
+        arrived: &mut Arrived,
+        engine: &'e SharedEngine,
+        version: u64,
+        locked: &mut Option<MutexGuard<'e, Engine>>,
+    ) -> Option<Verdict> {
+        if self.schema.is_some() && work_of(arrived) > READ_WHILE_LOCKED {
+            // Other runtimes do not wait meanwhile.
+            *locked = None;
+        }
+        let (method, call) = (arrived.request.method, arrived.passed.call);
+        let (options, body) = arrived.request.parts_mut();
+        let open = |(schema, scratch)| reading::open(schema, options, body, scratch);
+        let message = self.schema.map(open).transpose();
+        let locked = locked.get_or_insert_with(|| engine.lock());
+        if locked.version != version {
+            return None;
+        }
+        let message = match message {
+            Ok(message) => message,
+            Err(status) => return Some(Verdict::Refuse(status)),
+        };
+        let mut request = PolicyRequest {
+            now_ns: self.now_ns,
+            call,
+            method,
+            datapath: self.datapath,
+            options,
+            body,
+            message,
+        };
+        Some((locked.engine).on_request(&mut request, engine.held()))
+    }
 }
 
 impl Runtime {
