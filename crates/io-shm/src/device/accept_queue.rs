@@ -94,6 +94,8 @@ struct Shared {
     budget: Arc<Budget>,
     /// Whether connections wait.
     has_some: AtomicBool,
+    /// Whether one has come.
+    is_used: AtomicBool,
     /// Connections that wait, and peers of the device.
     peers: AtomicUsize,
     /// `None`: it is closed.
@@ -128,14 +130,16 @@ impl AcceptQueue {
         self.0.waiting().is_none()
     }
 
-    /// Closes it if the device has no peers, and none wait. Returns whether it is closed.
+    /// Closes it if the device has no peers any more, and none wait. Returns whether it is closed. A new one stays
+    /// open until a connection has come: that for which it was made is given to it in another thread.
     pub fn close_if_deserted(&self) -> bool {
-        if self.0.peers.load(Ordering::Acquire) > 0 {
+        let is_deserted =
+            || self.0.peers.load(Ordering::Acquire) == 0 && self.0.is_used.load(Ordering::Acquire);
+        if !is_deserted() {
             return false;
         }
         let mut waiting = self.0.waiting();
-        let is_deserted = self.0.peers.load(Ordering::Acquire) == 0;
-        if is_deserted {
+        if is_deserted() {
             *waiting = None;
         }
         waiting.is_none()
@@ -148,6 +152,8 @@ impl AcceptQueue {
         let Some(queue) = waiting.as_mut() else {
             return Some(handshake);
         };
+        // Also if it is refused.
+        self.0.is_used.store(true, Ordering::Release);
         if queue.len() >= MAX_WAITING || !self.0.budget.take(origin) {
             // If the peer does not receive the answer, it sees the connection close.
             let _ = sys::send(&handshake.socket, &Answer::Full.encode());
@@ -247,6 +253,7 @@ impl AcceptQueues {
             waker: Arc::clone(&device.waker),
             budget: Arc::clone(&self.budget),
             has_some: AtomicBool::new(false),
+            is_used: AtomicBool::new(false),
             peers: AtomicUsize::new(0),
             waiting: Mutex::new(Some(VecDeque::new())),
         }));
