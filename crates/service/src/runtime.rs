@@ -49,7 +49,7 @@ use self::calls::{Calls, Forwarded};
 use self::leaving::Leaving;
 use self::links::{LinkId, Links};
 use self::load::Load;
-use self::policies::{Admission, Passage, Policies};
+use self::policies::{Passage, Policies, Routed};
 use self::poller::Poller;
 use self::reading::Asking;
 use self::resolving::Resolving;
@@ -357,21 +357,21 @@ impl Runtime {
         if requests.is_empty() {
             return;
         }
-        let mut admissions = std::mem::take(&mut self.policies.admissions);
+        let mut all = std::mem::take(&mut self.policies.routed);
         for run in requests.chunk_by_mut(|one, next| one.peer == next.peer) {
-            let (first, route) = (admissions.len(), self.routes.of(from, run[0].peer));
+            let (first, route) = (all.len(), self.routes.of(from, run[0].peer));
             for arrived in run.iter_mut() {
                 let charged = route.map_or(Ok(()), |route| self.charge(route, arrived));
                 let passage = charged.map_or_else(Passage::Refused, |()| Passage::On);
-                admissions.push(Admission { route, passage });
+                all.push(Routed { route, passage });
             }
             if let Some(route) = route {
-                self.admit_all(route, run, &mut admissions[first..]);
+                self.admit_all(route, run, &mut all[first..]);
             }
         }
         let changes = self.routes.changes();
-        for (mut arrived, admission) in requests.drain(..).zip(admissions.drain(..)) {
-            let Admission { route, passage } = admission;
+        for (mut arrived, routed) in requests.drain(..).zip(all.drain(..)) {
+            let Routed { route, passage } = routed;
             // What became of an earlier one may have ended the route.
             let is_there = |route: &RouteId| {
                 self.routes.changes() == changes
@@ -393,7 +393,7 @@ impl Runtime {
                 }
             }
         }
-        self.policies.admissions = admissions;
+        self.policies.routed = all;
     }
 
     /// A request has come for which there may be no route.

@@ -33,7 +33,7 @@ use crate::attached::{AttachedPolicy, SharedEngine};
 use crate::datapath::{Chain, PolicyId, Step};
 
 pub(super) use self::held::Held;
-pub(super) use self::passing::{Admission, Passage};
+pub(super) use self::passing::{Passage, Routed};
 
 /// Methods of the library itself: policies are for those of applications.
 const INFRASTRUCTURE: &[&str] = &[
@@ -130,7 +130,7 @@ pub(super) struct Policies {
     infrastructure: Vec<MethodId>,
     scratch: Scratch,
     /// Memory for those of one turn.
-    pub(super) admissions: Vec<Admission>,
+    pub(super) routed: Vec<Routed>,
 }
 
 impl Policies {
@@ -146,7 +146,7 @@ impl Policies {
             now_ns: 0,
             infrastructure: ids.collect(),
             scratch: Scratch::default(),
-            admissions: Vec::new(),
+            routed: Vec::new(),
         }
     }
 

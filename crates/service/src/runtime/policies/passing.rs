@@ -1,6 +1,8 @@
 //! Requests pass the policies of their route: those of one caller that have come in one turn together, so that an
 //! engine is locked once for all of them.
 
+use std::slice::from_mut;
+
 use parking_lot::MutexGuard;
 use starling_endpoint::{MethodId, Status};
 use starling_policy::{Datapath, PolicyMethod, PolicyRequest, Retries, Verdict};
@@ -37,12 +39,22 @@ pub(in crate::runtime) enum Passage {
     Refused(Status),
 }
 
-/// A request of a turn.
+/// The route of a request that has arrived, and what its policies say.
 #[derive(Debug)]
-pub(in crate::runtime) struct Admission {
+pub(in crate::runtime) struct Routed {
     /// None: there was none yet.
     pub(in crate::runtime) route: Option<RouteId>,
     pub(in crate::runtime) passage: Passage,
+}
+
+impl Routed {
+    /// One of a route that has asked no policy.
+    fn on(route: RouteId) -> Self {
+        Self {
+            route: Some(route),
+            passage: Passage::On,
+        }
+    }
 }
 
 impl Policies {
@@ -53,7 +65,7 @@ impl Policies {
         chain: &[Step],
         known: &KnownMethods,
         requests: &mut [Arrived],
-        admissions: &mut [Admission],
+        routed: &mut [Routed],
     ) {
         let passed = requests.iter().find(|it| it.passed.is_begun());
         let passed = passed.map_or(chain.len(), |it| it.passed.count());
@@ -62,8 +74,8 @@ impl Policies {
             let attached = self.table.get_mut(step.policy.place as usize);
             let attached = attached.and_then(Option::as_mut);
             let attached = attached.filter(|attached| attached.id == step.policy.id);
-            let asked = requests.iter_mut().zip(&mut *admissions);
-            let asked = asked.map(|(arrived, admission)| (arrived, &mut admission.passage));
+            let asked = requests.iter_mut().zip(&mut *routed);
+            let asked = asked.map(|(arrived, routed)| (arrived, &mut routed.passage));
             let asked = asked.filter(|(arrived, passage)| {
                 arrived.passed.is_begun() && matches!(passage, Passage::On)
             });
@@ -92,7 +104,7 @@ impl Attached {
         let (mut locked, mut read) = (None, None);
         for (arrived, passage) in requests {
             let method = arrived.request.method;
-            if !(self.methods.is_empty() || self.methods.binary_search(&method).is_ok()) {
+            if !self.applies_to(method) {
                 arrived.passed.advance();
                 continue;
             }
@@ -212,7 +224,7 @@ impl Runtime {
         &mut self,
         id: RouteId,
         requests: &mut [Arrived],
-        admissions: &mut [Admission],
+        routed: &mut [Routed],
     ) {
         let Some(route) = self.routes.get(id) else {
             return;
@@ -220,11 +232,11 @@ impl Runtime {
         let is_open = matches!(route.state, RouteState::Open(_));
         let has_policies = !route.chain.steps.is_empty();
         let mut any = false;
-        for (arrived, admission) in requests.iter_mut().zip(&*admissions) {
+        for (arrived, routed) in requests.iter_mut().zip(&*routed) {
             self.shared.paths.look_at(&arrived.request);
             // A stream in use is remembered, also if there is no policy yet.
             let is_looked_at = has_policies || arrived.request.options.stream.is_some();
-            let is_new = !arrived.passed.is_begun() && matches!(admission.passage, Passage::On);
+            let is_new = !arrived.passed.is_begun() && matches!(routed.passage, Passage::On);
             if is_looked_at && is_open && is_new && self.is_subject(id, arrived) {
                 let (number, now_ns) = (self.policies.number(), self.policies.now_ns);
                 let bytes = arrived.request.body().len();
@@ -236,9 +248,9 @@ impl Runtime {
             return;
         };
         let chain = &route.chain;
-        (self.policies).ask_all(&chain.steps, &route.known, requests, admissions);
-        for (arrived, admission) in requests.iter_mut().zip(admissions) {
-            let is_over = matches!(admission.passage, Passage::On) && !chain.is_remembered;
+        (self.policies).ask_all(&chain.steps, &route.known, requests, routed);
+        for (arrived, routed) in requests.iter_mut().zip(routed) {
+            let is_over = matches!(routed.passage, Passage::On) && !chain.is_remembered;
             if !is_over && arrived.passed.is_begun() {
                 arrived.passed.remember(chain);
             }
@@ -247,17 +259,9 @@ impl Runtime {
 
     /// The same for one, which is handed on then.
     pub(in crate::runtime) fn admit(&mut self, id: RouteId, mut arrived: Arrived) {
-        let mut admission = Admission {
-            route: Some(id),
-            passage: Passage::On,
-        };
-        let (request, passage) = (&mut arrived, &mut admission);
-        self.admit_all(
-            id,
-            std::slice::from_mut(request),
-            std::slice::from_mut(passage),
-        );
-        self.take_passage(id, admission.passage, arrived);
+        let mut routed = Routed::on(id);
+        self.admit_all(id, from_mut(&mut arrived), from_mut(&mut routed));
+        self.take_passage(id, routed.passage, arrived);
     }
 
     /// Has a request pass the policies that it has not passed.
@@ -265,16 +269,12 @@ impl Runtime {
         let Some(route) = self.routes.get(id) else {
             return;
         };
-        let mut admission = Admission {
-            route: Some(id),
-            passage: Passage::On,
-        };
+        let mut routed = Routed::on(id);
         if let Some(chain) = arrived.passed.chain() {
-            let (request, passage) = (&mut arrived, &mut admission);
-            let (request, passage) = (std::slice::from_mut(request), std::slice::from_mut(passage));
-            (self.policies).ask_all(&chain.steps, &route.known, request, passage);
+            let (requests, all) = (from_mut(&mut arrived), from_mut(&mut routed));
+            (self.policies).ask_all(&chain.steps, &route.known, requests, all);
         }
-        self.take_passage(id, admission.passage, arrived);
+        self.take_passage(id, routed.passage, arrived);
     }
 
     #[inline]
