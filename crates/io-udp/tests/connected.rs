@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,8 @@ fn ping_pong(mut client: End<'_>, mut server: End<'_>, count: usize) {
 
 /// Connected sockets on the device's address. Another test's device may have the same port of another address.
 ///
-/// The kernel may leave some out of a table that changes while it is read, as other tests' sockets make it do.
+/// The kernel may leave some out of a table that changes while it is read, as other tests' sockets make it do, or show
+/// some twice.
 fn connected_sockets_of(device: &UdpIo) -> usize {
     let counts = (0..8).map(|_| listed_sockets_of(device));
     counts.max().unwrap_or(0)
@@ -53,13 +55,14 @@ fn listed_sockets_of(device: &UdpIo) -> usize {
     let words = words.map(|word| u32::from_ne_bytes(word.try_into().expect("four bytes")));
     let mut local: String = words.map(|word| format!("{word:08X}")).collect();
     local += &format!(":{:04X}", address.port());
-    // Columns: number, local address, remote address, state, where 01 is connected.
-    let is_connected = |row: &&str| {
-        let columns: Vec<_> = row.split_whitespace().take(4).collect();
-        columns[1] == local && columns[3] == "01"
+    // Columns: number, local address, remote address, state, where 01 is connected, five others, inode.
+    let connected_inode = |row: &str| {
+        let columns: Vec<_> = row.split_whitespace().take(10).collect();
+        (columns[1] == local && columns[3] == "01").then(|| columns[9].to_owned())
     };
     let rows = std::fs::read_to_string(table).expect("procfs");
-    rows.lines().filter(is_connected).count()
+    let inodes: HashSet<_> = rows.lines().filter_map(connected_inode).collect();
+    inodes.len()
 }
 
 #[test]
