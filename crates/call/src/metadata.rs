@@ -137,6 +137,12 @@ impl<'a> MetadataView<'a> {
         self.iter().find(|(k, _)| *k == key).map(|(_, v)| v)
     }
 
+    /// Whether the message came without an extension, as most do: then there are no pairs.
+    #[inline]
+    pub fn has_no_extension(&self) -> bool {
+        self.fields.is_empty()
+    }
+
     /// Whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()

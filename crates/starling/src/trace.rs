@@ -97,6 +97,18 @@ fn current() -> Option<TraceContext> {
     of_tracer.or_else(TraceContext::current)
 }
 
+/// Whether [`current`] may have one.
+#[inline]
+fn may_be_in_trace() -> bool {
+    TRACER.get().is_some() || context::is_entered()
+}
+
+/// Whether a call that belongs to no trace begins one.
+#[inline]
+fn begins_trace() -> bool {
+    context::random() < ROOTS_BELOW.load(Ordering::Relaxed)
+}
+
 /// The context that metadata has.
 fn of_metadata(metadata: MetadataView<'_>) -> Option<TraceContext> {
     let parent = metadata.value(TRACEPARENT)?;
@@ -127,15 +139,20 @@ enum End<'a> {
 }
 
 impl CallSpan {
-    /// The span of a call with this parent. `None`: the call has no parent and begins no trace.
-    fn begin(path: &str, end: End<'_>, parent: Option<TraceContext>) -> Option<Self> {
+    /// The span of a call with this parent. `None`: the call has no parent and does not begin a trace.
+    fn begin(
+        path: &str,
+        end: End<'_>,
+        parent: Option<TraceContext>,
+        begins_trace: bool,
+    ) -> Option<Self> {
         match parent {
             // Passed on as it is.
             Some(parent) if !parent.is_sampled() => Some(Self {
                 span: Span::none(),
                 context: parent,
             }),
-            None if context::random() >= ROOTS_BELOW.load(Ordering::Relaxed) => None,
+            None if !begins_trace => None,
             parent => Self::make(path, end, parent.as_ref()),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use starling_endpoint::{Code, Status};
 
-use super::{CallSpan, End, current, of_metadata, put};
+use super::{CallSpan, End, begins_trace, current, may_be_in_trace, of_metadata, put};
 use crate::options::CallOptions;
 use crate::streaming::{StreamEnd, StreamObserver, observed_end};
 
@@ -23,15 +23,34 @@ pub(crate) fn begin_call(
     options: &mut Cow<'_, CallOptions>,
 ) -> Option<Box<ClientSpan>> {
     match super::is_enabled() {
-        true => begin(path, address, options),
+        true => begin_enabled(path, address, options),
         false => None,
     }
 }
 
 #[inline(never)]
-fn begin(path: &str, address: &str, options: &mut Cow<'_, CallOptions>) -> Option<Box<ClientSpan>> {
+fn begin_enabled(
+    path: &str,
+    address: &str,
+    options: &mut Cow<'_, CallOptions>,
+) -> Option<Box<ClientSpan>> {
+    let begins = begins_trace();
+    match !begins && options.metadata.view().has_no_extension() && !may_be_in_trace() {
+        // As most calls.
+        true => None,
+        false => begin(path, address, options, begins),
+    }
+}
+
+#[cold]
+fn begin(
+    path: &str,
+    address: &str,
+    options: &mut Cow<'_, CallOptions>,
+    begins: bool,
+) -> Option<Box<ClientSpan>> {
     let parent = of_metadata(options.metadata.view()).or_else(current);
-    let call = CallSpan::begin(path, End::Client { server: address }, parent)?;
+    let call = CallSpan::begin(path, End::Client { server: address }, parent, begins)?;
     put(&call.context, &mut options.to_mut().metadata);
     Some(Box::new(ClientSpan {
         call,

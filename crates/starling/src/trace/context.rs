@@ -26,12 +26,18 @@ thread_local! {
     static RANDOM: Cell<u64> = const { Cell::new(0) };
 }
 
+/// Whether this thread has a context.
+#[inline]
+pub(super) fn is_entered() -> bool {
+    CURRENT.with_borrow(Option::is_some)
+}
+
 /// A random number: splitmix64 (Steele, Lea and Flood, 2014), seeded for each thread.
+#[inline]
 pub(super) fn random() -> u64 {
     let mut state = RANDOM.get();
     if state == 0 {
-        use std::hash::{BuildHasher, RandomState};
-        state = RandomState::new().hash_one(std::process::id()) | 1;
+        state = seed();
     }
     state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     RANDOM.set(state);
@@ -39,6 +45,12 @@ pub(super) fn random() -> u64 {
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
+}
+
+#[cold]
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id()) | 1
 }
 
 impl TraceContext {

@@ -4,10 +4,10 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 
-use starling_endpoint::{Code, MetadataView, RequestView, Status, UnaryFn, WorkerFn};
+use starling_endpoint::{Code, MetadataView, Peer, Status, UnaryFn, WorkerFn};
 use starling_message::MethodDescriptor;
 
-use super::{CallSpan, ClientBound, End};
+use super::{CallSpan, ClientBound, End, begins_trace};
 use crate::plane::{
     ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
 };
@@ -54,13 +54,25 @@ struct Spans {
 impl Spans {
     /// The span of a call that came. `None`: it is in no trace.
     #[inline]
-    fn begin(&self, metadata: MetadataView<'_>, client: &str) -> Option<CallSpan> {
-        let parent = self.bound.trace_of(metadata, &self.time);
-        CallSpan::begin(self.path, End::Server { client }, parent)
+    fn begin(&self, metadata: MetadataView<'_>, peer: &Peer) -> Option<CallSpan> {
+        let begins = begins_trace();
+        match !begins && metadata.has_no_extension() {
+            // As most calls.
+            true => None,
+            false => self.begin_span(metadata, peer, begins),
+        }
     }
 
-    fn of_request(&self, request: &RequestView<'_>) -> Option<CallSpan> {
-        self.begin(request.metadata(), request.peer().address())
+    #[cold]
+    fn begin_span(
+        &self,
+        metadata: MetadataView<'_>,
+        peer: &Peer,
+        begins: bool,
+    ) -> Option<CallSpan> {
+        let parent = self.bound.trace_of(metadata, &self.time);
+        let client = peer.address();
+        CallSpan::begin(self.path, End::Server { client }, parent, begins)
     }
 }
 
@@ -115,7 +127,7 @@ fn code_of<T>(result: &Result<T, Status>) -> Code {
 
 fn inline(spans: Spans, mut handler: Box<UnaryFn>) -> MethodHandler {
     MethodHandler::Inline(Box::new(move |request, response| {
-        match spans.of_request(&request) {
+        match spans.begin(request.metadata(), request.peer()) {
             None => handler(request, response),
             Some(span) => span.run(|| handler(request, response)),
         }
@@ -124,7 +136,7 @@ fn inline(spans: Spans, mut handler: Box<UnaryFn>) -> MethodHandler {
 
 fn worker(spans: Spans, handler: Arc<WorkerFn>) -> MethodHandler {
     MethodHandler::Worker(Arc::new(move |request, response| {
-        match spans.of_request(&request) {
+        match spans.begin(request.metadata(), request.peer()) {
             None => handler(request, response),
             Some(span) => span.run(|| handler(request, response)),
         }
@@ -133,7 +145,7 @@ fn worker(spans: Spans, handler: Arc<WorkerFn>) -> MethodHandler {
 
 fn nested(spans: Spans, handler: Arc<NestedFn>) -> MethodHandler {
     MethodHandler::Nested(Arc::new(move |message, call| {
-        let span = spans.begin(message.metadata(), call.peer.address());
+        let span = spans.begin(message.metadata(), &call.peer);
         let Some(span) = span else {
             return handler(message, call);
         };
@@ -149,7 +161,7 @@ fn nested(spans: Spans, handler: Arc<NestedFn>) -> MethodHandler {
 fn streaming(spans: Spans, handler: Arc<StreamingFn>) -> MethodHandler {
     MethodHandler::Streaming(Arc::new(move |ServerStreamEnd(end), call| {
         let metadata = end.headers().unwrap_or_default();
-        let span = spans.begin(metadata.view(), call.peer.address());
+        let span = spans.begin(metadata.view(), &call.peer);
         let end = ServerStreamEnd(end);
         match span {
             None => handler(end, call),
