@@ -7,7 +7,7 @@ use starling_endpoint::LocalHandle;
 use starling_io::{Clock, MonotonicClock};
 use starling_message::protobuf::DecodeLimits;
 
-use crate::metrics::Turns;
+use crate::metrics::{CallClock, Turns};
 use crate::streaming::ByteAccount;
 use crate::time::Time;
 
@@ -16,6 +16,8 @@ pub(crate) struct Executor {
     /// For what the endpoint's thread counts at the end of a turn, if metrics are enabled.
     pub(crate) turns: Option<Arc<Turns>>,
     clock: MonotonicClock,
+    /// The times of measured calls.
+    calls: CallClock,
     pub(crate) time: Time,
     /// What the streams hold that the futures open.
     pub(crate) streams: Arc<ByteAccount>,
@@ -38,6 +40,7 @@ impl Executor {
             local,
             turns,
             clock,
+            calls: CallClock::default(),
             time,
             streams: ByteAccount::of_client(None),
             decode,
@@ -47,6 +50,12 @@ impl Executor {
 
     pub(crate) fn now_ns(&self) -> u64 {
         self.clock.now_ns()
+    }
+
+    /// The time of a call that is measured, in the endpoint's thread.
+    #[inline]
+    pub(crate) fn call_ns(&self) -> u64 {
+        self.calls.time_of_call(self.local.turn_ns(), &self.clock)
     }
 
     /// A number for jitter: xorshift64 (Marsaglia, 2003). Two callers at once may get the same one.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use starling_endpoint::{Code, Encoding, MethodId, Msgbuf, OwnedMessage, Status, unsent_message};
+use starling_endpoint::{Code, Encoding, MethodId, Msgbuf, Status, unsent_message};
 use starling_message::protobuf::DecodeLimits;
 use starling_message::{Message, MethodDescriptor};
 
@@ -308,12 +308,8 @@ struct Origin {
 }
 
 impl Origin {
-    #[inline]
-    fn is_observed(&self) -> bool {
-        self.measured.is_some() || self.span.is_some()
-    }
-
     /// The call has ended, with the bytes of its response or with a code.
+    #[inline]
     fn end_measure(&mut self, result: Result<usize, Code>) {
         if let Some(measured) = self.measured.take() {
             let (connection, executor) = (&self.connection, &self.executor);
@@ -324,17 +320,6 @@ impl Origin {
     #[cold]
     fn cancelled(&mut self) {
         self.end_measure(Err(Code::Cancelled));
-    }
-
-    /// The response of a call that is measured or in a trace.
-    #[inline(never)]
-    fn receive_observed<P: Message>(
-        &mut self,
-        response: OwnedMessage,
-    ) -> Result<Response<P>, Status> {
-        self.end_measure(Ok(response.body().len()));
-        let received = Response::receive(response, Encoding::Native, &self.executor.decode);
-        end_span(&mut self.span, received)
     }
 
     /// Makes the call again, which was never sent.
@@ -409,13 +394,16 @@ impl<P: Message> Future for LocalCall<P> {
         if let State::Fast { call, origin } = &mut self.0 {
             let mut status = match Pin::new(call).poll(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(response)) if origin.is_observed() => {
-                    return Poll::Ready(origin.receive_observed(response));
-                }
                 Poll::Ready(Ok(response)) => {
+                    if origin.measured.is_some() {
+                        origin.end_measure(Ok(response.body().len()));
+                    }
                     let limits = &origin.executor.decode;
                     let received = Response::receive(response, Encoding::Native, limits);
-                    return Poll::Ready(received);
+                    return Poll::Ready(match origin.span {
+                        None => received,
+                        Some(_) => end_span(&mut origin.span, received),
+                    });
                 }
                 Poll::Ready(Err(status)) => status,
             };

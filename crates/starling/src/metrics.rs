@@ -59,7 +59,7 @@ pub(crate) use caller::CallerMeasure;
 pub(crate) use client::{
     CallMeasure, ClientMetrics, Measured, SharedRecorders, record_queue, record_retry,
 };
-pub(crate) use local::{LocalMeasure, begin_local, end_local};
+pub(crate) use local::{CallClock, LocalMeasure, begin_local, end_local};
 pub use page::MetricsPage;
 #[doc(hidden)]
 pub use page::Timed;

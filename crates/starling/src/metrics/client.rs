@@ -2,8 +2,8 @@
 //!
 //! The endpoint behind a channel measures: it has the time of the turn at hand when it makes a call and when
 //! the response comes, and it is one thread's at a time. So a call costs no clock, no lock and no count of
-//! references. A call of an endpoint's own future reads the clock once, when it begins: the future may have
-//! computed for long in its turn.
+//! references. For calls of an endpoint's own futures the clock is read as they begin, once for several that follow
+//! one another quickly: a future may have computed for long in its turn.
 
 use std::collections::HashMap;
 use std::num::NonZero;
@@ -192,33 +192,50 @@ impl ClientMetrics {
         }
     }
 
-    /// A call ends in any thread, with the bytes of its response or its code. If that is the endpoint's, this is
-    /// in a turn.
+    /// The same in a turn, for a call that may have begun in another thread.
     #[inline]
-    pub(super) fn end_call(
+    pub(super) fn end_in_turn(
         &self,
         call: Measured,
         path: &str,
         result: Result<usize, Code>,
-        at: Place,
         now_ns: u64,
     ) {
-        let (place, elapsed_ns) = (call.place.into(), call.elapsed_ns(now_ns));
-        let request = call.request_bytes as usize;
-        match (at, result) {
-            (Place::Endpoint, _) => self.own(place, path).end(elapsed_ns, request, result),
-            (Place::Elsewhere, Ok(response)) => {
-                (self.shared(place, path)).end_with(Code::Ok, elapsed_ns, request, Some(response))
-            }
-            (Place::Elsewhere, Err(code)) => {
-                (self.shared(place, path)).end_with(code, elapsed_ns, request, None)
-            }
-        }
+        let (recorder, elapsed_ns) = (self.own(call.place.into(), path), call.elapsed_ns(now_ns));
+        recorder.end(elapsed_ns, call.request_bytes as usize, result);
+    }
+
+    /// A call ends in another thread than the endpoint's, with the bytes of its response or its code.
+    #[cold]
+    pub(super) fn end_elsewhere(
+        &self,
+        call: Measured,
+        path: &str,
+        result: Result<usize, Code>,
+        now_ns: u64,
+    ) {
+        let (recorder, elapsed_ns) = (
+            self.shared(call.place.into(), path),
+            call.elapsed_ns(now_ns),
+        );
+        let (code, response) = match result {
+            Ok(bytes) => (Code::Ok, Some(bytes)),
+            Err(code) => (code, None),
+        };
+        recorder.end_with(code, elapsed_ns, call.request_bytes as usize, response);
     }
 
     /// The recorder of a method's place, in the endpoint's thread. The path is that of the method.
     #[inline]
     fn own(&self, place: usize, path: &str) -> &TurnRecorder {
+        match self.own[place].get() {
+            Some(recorder) => recorder,
+            None => self.make_own(place, path),
+        }
+    }
+
+    #[cold]
+    fn make_own(&self, place: usize, path: &str) -> &TurnRecorder {
         self.own[place].get_or_init(|| {
             let (address, path) = self.labels(place, path);
             TurnRecorder::new(self.turns.as_ref(), Side::Client, &address, path)

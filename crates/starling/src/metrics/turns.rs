@@ -209,12 +209,12 @@ impl TurnRecorder {
     }
 
     /// A call that was begun ends in a turn: with the bytes of its response or a code.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&self, elapsed_ns: u64, request: usize, result: Result<usize, Code>) {
-        match result {
-            Ok(response) if self.counts_by_turns() => {
+        match (result, &self.of_turns) {
+            (Ok(response), Some((turns, place))) => {
                 if self.recorder.end_in_turn(elapsed_ns, request, response) {
-                    self.touch();
+                    turns.touch(*place);
                 }
             }
             _ => self.end_at_once(elapsed_ns, request, result),
