@@ -1,11 +1,10 @@
-//! What observation costs: the rate of small calls with metrics, or with traces, beside the same calls without,
-//! in one process and in turns of a few milliseconds.
+//! What observation costs: the rate of small calls with metrics, or with traces, beside the same calls without, in turns
+//! of a few milliseconds. Each has processes of its own: what is enabled in one holds for all its calls.
 //!
 //! ```text
-//!  benchmark             client's process                      servers' processes
-//!    starts, asks ──────▶ channel made before `enable` ───────▶ one without
-//!    ◀── two rates ─────  channel made after `enable`  ───────▶ one that is observed, too
-//!                         turns: without, with, with, without, ...
+//!  benchmark                      clients                    servers
+//!    turns: without, with, ─────▶ one without ─────────────▶ one without
+//!           with, without, ...  └▶ one that is observed ───▶ one that is observed, too
 //! ```
 //!
 //! Traces: one call of 1,000 begins one, and a subscriber takes its spans and keeps nothing.
@@ -24,12 +23,12 @@ use crate::channel::{check, request, server::address};
 use crate::device::failed;
 use crate::error::BenchError;
 use crate::metric::{Metric, Sample};
-use crate::process::{announce, begin_client, begin_server};
+use crate::process::{RoleProcess, announce, begin_client, begin_server};
 
 /// Role of a server. Its arguments: the scheme, and what is observed.
 const SERVER: &str = "starling-observed";
-/// Role of the client. Its arguments: the address of the server without, that of the one with, what is
-/// observed, and the callers. A line of its input says for how many ms to measure.
+/// Role of a client. Its arguments: the address of its server, what is observed, and the callers. A line of its input has
+/// it call for one turn; it answers with the calls and how long the turn took, in ns.
 const CLIENT: &str = "starling-observing";
 
 /// How long one turn is.
@@ -82,24 +81,56 @@ fn measure(
     what: &'static str,
     callers: &'static str,
 ) -> Result<Sample, BenchError> {
-    let without = context.launcher.start(SERVER, &[scheme, NOTHING])?;
-    let with = context.launcher.start(SERVER, &[scheme, what])?;
-    let arguments = [without.address(), with.address(), what, callers];
-    let mut client = context.launcher.start_client(CLIENT, &arguments)?;
-    let milliseconds = (context.seconds * 1000.0).ceil();
-    client.write_line(&milliseconds.to_string())?;
-    let said = client.read_line()?;
-    let rates: Vec<f64> = said
-        .split(' ')
-        .filter_map(|rate| rate.parse().ok())
-        .collect();
-    let [rate, of_plain] = rates[..] else {
-        return Err(client.unexpected(&said));
-    };
+    let mut ends = [
+        End::start(context, scheme, NOTHING, callers)?,
+        End::start(context, scheme, what, callers)?,
+    ];
+    let period = Duration::from_secs_f64(context.seconds);
+    let (rate, of_plain) = turns(|which| ends[which].turn(), period)?;
     Ok(vec![
         (Metric::Rate, rate),
         (Metric::OfUnobserved, of_plain * 100.0),
     ])
+}
+
+/// A server and its client, which are observed, or not.
+struct End {
+    client: RoleProcess,
+    _server: RoleProcess,
+}
+
+impl End {
+    fn start(
+        context: &Context,
+        scheme: &str,
+        what: &str,
+        callers: &str,
+    ) -> Result<Self, BenchError> {
+        let server = context.launcher.start(SERVER, &[scheme, what])?;
+        let arguments = [server.address(), what, callers];
+        Ok(Self {
+            client: context.launcher.start_client(CLIENT, &arguments)?,
+            _server: server,
+        })
+    }
+
+    /// Has the client call for one turn.
+    fn turn(&mut self) -> Result<Turn, BenchError> {
+        self.client.write_line("")?;
+        let said = self.client.read_line()?;
+        let numbers: Vec<u64> = said.split(' ').filter_map(|it| it.parse().ok()).collect();
+        let [calls, ns] = numbers[..] else {
+            return Err(self.client.unexpected(&said));
+        };
+        let took = Duration::from_nanos(ns);
+        Ok(Turn { calls, took })
+    }
+}
+
+/// What was done in a turn.
+struct Turn {
+    calls: u64,
+    took: Duration,
 }
 
 fn bad(role: &str, why: &str) -> BenchError {
@@ -165,39 +196,39 @@ fn serve_echo(arguments: &[String]) -> Result<(), BenchError> {
 type Calls = Box<dyn FnMut(Duration) -> Result<u64, BenchError>>;
 
 fn call_in_turns(arguments: &[String]) -> Result<(), BenchError> {
-    let [without, with, what, callers] = arguments else {
+    let [address, what, callers] = arguments else {
         return Err(bad(
             CLIENT,
-            "expected two addresses, what to observe, and the callers",
+            "expected an address, what to observe, and the callers",
         ));
     };
-    let make = |address: &str| match callers.as_str() {
+    observe(what);
+    let mut calls = match callers.as_str() {
         THREAD => by_thread(address),
         TASKS => by_tasks(address),
         LOCAL => by_endpoint(address),
         _ => Err(bad(CLIENT, "the callers are unknown")),
-    };
-    // A turn connects, so that nothing of this channel is made after the other one is observed.
-    let mut calls = [make(without)?, make(without)?];
-    calls[0](TURN)?;
-    observe(what);
-    calls[1] = make(with)?;
-    calls[1](TURN)?;
-    announce(with)?;
+    }?;
+    // This one connects.
+    calls(TURN)?;
+    announce(address)?;
     for line in stdin().lock().lines() {
-        let line = line.map_err(BenchError::io("reading from the benchmark"))?;
-        let milliseconds = line
-            .parse()
-            .map_err(|_| bad(CLIENT, "a line is a number of ms"))?;
-        let (rate, of_plain) = turns(&mut calls, Duration::from_millis(milliseconds))?;
-        writeln!(stdout(), "{rate} {of_plain}")
+        line.map_err(BenchError::io("reading from the benchmark"))?;
+        let begun = Instant::now();
+        let answered = calls(TURN)?;
+        let took_ns = begun.elapsed().as_nanos();
+        writeln!(stdout(), "{answered} {took_ns}")
             .map_err(BenchError::io("writing to the benchmark"))?;
     }
     Ok(())
 }
 
-/// The observed rate, and the median of its ratio to the other one in pairs of turns.
-fn turns(calls: &mut [Calls; 2], period: Duration) -> Result<(f64, f64), BenchError> {
+/// The observed rate, and the median of its ratio to the other one in pairs of turns. `turn` makes one: 0 is without, 1
+/// is observed.
+fn turns(
+    mut turn: impl FnMut(usize) -> Result<Turn, BenchError>,
+    period: Duration,
+) -> Result<(f64, f64), BenchError> {
     let until = Instant::now() + period;
     let (mut ratios, mut observed, mut elapsed) = (Vec::new(), 0, Duration::ZERO);
     while ratios.len() < 3 || Instant::now() < until {
@@ -205,12 +236,10 @@ fn turns(calls: &mut [Calls; 2], period: Duration) -> Result<(f64, f64), BenchEr
         // In another order each time, so that neither always follows the other.
         let order = [[0, 1], [1, 0]][ratios.len() % 2];
         for which in order {
-            let begun = Instant::now();
-            let answered = calls[which](TURN)?;
-            let took = begun.elapsed();
-            rates[which] = answered as f64 / took.as_secs_f64();
+            let Turn { calls, took } = turn(which)?;
+            rates[which] = calls as f64 / took.as_secs_f64();
             if which == 1 {
-                observed += answered;
+                observed += calls;
                 elapsed += took;
             }
         }
@@ -300,15 +329,14 @@ mod tests {
 
     #[test]
     fn turns_compare_rates() {
-        let at = |rate: u64| -> Calls {
-            Box::new(move |turn| {
-                std::thread::sleep(turn / 10);
-                Ok(rate)
-            })
+        let took = Duration::from_millis(10);
+        let calls = [1000, 500];
+        let turn = |which: usize| {
+            let calls = calls[which];
+            Ok(Turn { calls, took })
         };
-        let (_, ratio) = turns(&mut [at(1000), at(500)], Duration::ZERO).unwrap();
-        // Sleeps of a busy machine differ, not by orders of magnitude.
-        assert!(ratio > 0.01 && ratio < 50.0, "{ratio}");
+        let (rate, ratio) = turns(turn, Duration::ZERO).expect("nothing fails");
+        assert_eq!((rate, ratio), (50_000.0, 0.5));
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn is_drawn(suite: Suite, only: &[Selection]) -> bool {
 
 const HELP: &str = "\
 The client runs on the first core and the server on the second. Keep both free of other work. If that
-is not possible, root can give the benchmark priority: `chrt -f 1 starling bench ...`.
+is not possible, root can give the benchmark priority: `nice -n -15 starling bench ...`.
 Compare figures of one run only: the speed of a virtual machine's cores changes within seconds.
 
 A benchmark is named SYSTEM/SCHEME CASE, as in `starling/udp batch=3`. The system `raw` is the floor:
