@@ -245,6 +245,7 @@ impl MessageLayout {
     }
 
     /// The field with this number.
+    #[inline]
     pub(crate) fn field(&self, number: u32) -> Option<&FieldLayout> {
         let fields = self.fields();
         // Field numbers are mostly 1, 2, 3, ...: try that index first.
@@ -254,10 +255,13 @@ impl MessageLayout {
         {
             return Some(field);
         }
-        let index = fields
-            .binary_search_by_key(&number, |field| field.number)
-            .ok()?;
-        fields.get(index)
+        self.find_field(number)
+    }
+
+    fn find_field(&self, number: u32) -> Option<&FieldLayout> {
+        let fields = self.fields();
+        let index = fields.binary_search_by_key(&number, |field| field.number);
+        fields.get(index.ok()?)
     }
 
     /// Bytes that this message takes as an element or as a sub-message: its fixed part, but at

@@ -55,5 +55,5 @@ pub use plan::{Place, Plan, PlanError, PlanField, plan};
 pub use reader::Reader;
 pub use repeated::{RepeatedIter, RepeatedMut, RepeatedView};
 pub use scalar::Scalar;
-pub use validate::{ValidationError, ValidationErrorKind, validate};
+pub use validate::{FieldChecks, ValidationError, ValidationErrorKind, validate};
 pub use writer::Writer;

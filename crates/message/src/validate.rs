@@ -75,6 +75,99 @@ pub fn validate<'l>(layout: impl Into<LayoutRef<'l>>, bytes: &[u8]) -> Result<()
     pass.message(layout, Reader::root(bytes), 1)
 }
 
+/// What checks bytes as far as it takes to read some fields: a number, a text or bytes is checked by itself. If one of
+/// the fields is anything else, this is [`validate`].
+#[derive(Clone, Debug, Default)]
+pub struct FieldChecks {
+    /// Of the fixed part.
+    size: u32,
+    /// Whether all is checked.
+    whole: bool,
+    fields: Vec<FieldCheck>,
+}
+
+/// What is checked of one field.
+#[derive(Clone, Copy, Debug)]
+struct FieldCheck {
+    number: u32,
+    offset: u32,
+    kind: Kind,
+    presence: Presence,
+}
+
+impl FieldChecks {
+    /// Those of the fields with these numbers.
+    pub fn new<'l>(layout: impl Into<LayoutRef<'l>>, numbers: &[u32]) -> Self {
+        let layout = layout.into();
+        let mut checks = Self {
+            size: layout.size(),
+            ..Self::default()
+        };
+        for number in numbers {
+            match layout.field(*number) {
+                Some(field) if field.shape == Shape::Singular && field.kind != Kind::Message => {
+                    checks.fields.push(FieldCheck {
+                        number: *number,
+                        offset: field.offset,
+                        kind: field.kind,
+                        presence: field.presence,
+                    });
+                }
+                _ => checks.whole = true,
+            }
+        }
+        checks
+    }
+
+    /// Checks bytes, by the layout that these checks were made for.
+    ///
+    /// # Errors
+    /// The fields cannot be read.
+    #[inline]
+    pub fn validate(&self, layout: LayoutRef<'_>, bytes: &[u8]) -> Result<(), ValidationError> {
+        debug_assert_eq!(layout.size(), self.size);
+        match self.whole {
+            true => validate(layout, bytes),
+            false => self
+                .find_fault(bytes)
+                .map_or(Ok(()), |(number, kind)| Err(fault_of(layout, number, kind))),
+        }
+    }
+
+    /// The first fault, and the number of its field, or 0.
+    #[inline]
+    fn find_fault(&self, bytes: &[u8]) -> Option<(u32, Fault)> {
+        let mut pass = match begin(self.size, bytes) {
+            Ok(pass) => pass,
+            Err(fault) => return Some((0, fault)),
+        };
+        let reader = Reader::root(bytes);
+        for field in &self.fields {
+            let checked = match is_case(field.presence, reader) {
+                Ok(true) if field.kind.is_reference() => {
+                    let (start, length) = reader.reference(field.offset);
+                    pass.blob(field.kind, start, length)
+                }
+                checked => checked.map(drop),
+            };
+            if let Err(fault) = checked {
+                return Some((field.number, fault));
+            }
+        }
+        None
+    }
+}
+
+/// The fault of a field of the root, or of the message as such.
+#[cold]
+fn fault_of(layout: LayoutRef<'_>, number: u32, kind: Fault) -> ValidationError {
+    let table = layout.table();
+    match table.field(number) {
+        Some(field) => at(table, field, 0, kind),
+        None => whole(table, kind),
+    }
+}
+
 /// Like [`validate`], for a layout that [`is_flat`]. Unrolled for a constant layout, so that it
 /// becomes a few comparisons.
 #[inline(always)]
@@ -143,6 +236,22 @@ struct Pass<'a> {
 /// A fault without its position.
 type Fault = ValidationErrorKind;
 
+/// Whether a field is looked at: it is in no oneof, or is the case that is set.
+#[inline(always)]
+fn is_case(presence: Presence, reader: Reader<'_>) -> Result<bool, Fault> {
+    match presence {
+        Presence::Oneof {
+            discriminant,
+            case,
+            cases,
+        } => match reader.scalar::<u8>(discriminant) {
+            set if case == 1 && set > cases => Err(Fault::Case),
+            set => Ok(set == case),
+        },
+        _ => Ok(true),
+    }
+}
+
 impl<'a> Pass<'a> {
     /// Checks the references of a fixed part, which itself lies within the bytes.
     fn message(
@@ -152,19 +261,9 @@ impl<'a> Pass<'a> {
         depth: u32,
     ) -> Result<(), ValidationError> {
         for field in layout.fields() {
-            if let Presence::Oneof {
-                discriminant,
-                case,
-                cases,
-            } = field.presence
-            {
-                let set: u8 = reader.scalar(discriminant);
-                if case == 1 && set > cases {
-                    return Err(at(layout.table(), &field, reader.position(), Fault::Case));
-                }
-                if set != case {
-                    continue;
-                }
+            let fault = |fault| at(layout.table(), &field, reader.position(), fault);
+            if !is_case(field.presence, reader).map_err(fault)? {
+                continue;
             }
             if field.shape == Shape::Singular && !field.kind.is_reference() {
                 continue;
@@ -173,7 +272,6 @@ impl<'a> Pass<'a> {
             if start == 0 && length == 0 {
                 continue;
             }
-            let fault = |fault| at(layout.table(), &field, reader.position(), fault);
             match (field.shape, field.kind) {
                 (Shape::Singular, Kind::Message) => {
                     if length != 1 {
@@ -322,6 +420,106 @@ fn at(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Nested;
+
+    const fn field(number: u32, kind: Kind, offset: u32, presence: Presence) -> FieldLayout {
+        FieldLayout {
+            name: Cow::Borrowed("field"),
+            json_name: Cow::Borrowed("field"),
+            number,
+            kind,
+            shape: Shape::Singular,
+            presence,
+            offset,
+            nested: Nested::None,
+            enumeration: None,
+        }
+    }
+
+    const fn case(case: u8) -> Presence {
+        Presence::Oneof {
+            discriminant: 12,
+            case,
+            cases: 2,
+        }
+    }
+
+    static FIELDS: [FieldLayout; 5] = [
+        field(1, Kind::String, 0, Presence::Implicit),
+        field(2, Kind::Uint32, 8, Presence::Implicit),
+        field(3, Kind::Bytes, 16, case(1)),
+        field(4, Kind::String, 16, case(2)),
+        field(5, Kind::String, 24, Presence::Implicit),
+    ];
+    static LAYOUT: MessageLayout = MessageLayout {
+        name: Cow::Borrowed("a.Message"),
+        size: 32,
+        fields: Cow::Borrowed(&FIELDS),
+        schema_hash: 0,
+    };
+
+    /// A message with a case and references, and `ab\xff` behind its fixed part.
+    fn message(case: u8, references: [(usize, u32, u32); 3]) -> Vec<u8> {
+        let mut bytes = vec![0; 32];
+        bytes[12] = case;
+        for (offset, start, length) in references {
+            bytes[offset..offset + 4].copy_from_slice(&start.to_le_bytes());
+            bytes[offset + 4..offset + 8].copy_from_slice(&length.to_le_bytes());
+        }
+        bytes.extend_from_slice(b"ab\xff");
+        bytes
+    }
+
+    #[test]
+    fn fields_that_are_read_are_checked_and_others_are_not() {
+        let kind = |fields: &[u32], bytes: &[u8]| {
+            let checked = FieldChecks::new(&LAYOUT, fields).validate((&LAYOUT).into(), bytes);
+            checked.map_err(|error| (error.number, error.kind))
+        };
+        // 1 is sound, 3 is bytes, 5 lies outside of the message.
+        let bytes = message(1, [(0, 32, 2), (16, 34, 1), (24, 33, 3)]);
+        assert_eq!(kind(&[1, 2, 3, 4], &bytes), Ok(()));
+        assert_eq!(kind(&[5], &bytes), Err((5, Fault::OutOfBounds)));
+        assert_eq!(kind(&[1, 5], &bytes), Err((5, Fault::OutOfBounds)));
+        // A number that no field has: all are checked.
+        assert_eq!(kind(&[1, 9], &bytes), Err((5, Fault::OutOfBounds)));
+        // The same reference as the case that is a text.
+        let bytes = message(2, [(0, 32, 3), (16, 34, 1), (24, 0, 0)]);
+        assert_eq!(kind(&[3], &bytes), Ok(()));
+        assert_eq!(kind(&[4], &bytes), Err((4, Fault::Utf8)));
+        assert_eq!(kind(&[1], &bytes), Err((1, Fault::Utf8)));
+        let bytes = message(3, [(0, 0, 1), (16, 0, 0), (24, TAIL_OFFSET, 4)]);
+        assert_eq!(kind(&[3], &bytes), Err((3, Fault::Case)));
+        assert_eq!(kind(&[1], &bytes), Err((1, Fault::AbsentWithLength)));
+        assert_eq!(kind(&[5], &bytes[..31]), Err((0, Fault::Truncated)));
+    }
+
+    #[test]
+    fn what_is_valid_has_valid_fields() {
+        bolero::check!()
+            .with_type::<(u8, [(u8, u8); 3], Vec<u8>)>()
+            .for_each(|(case, references, more)| {
+                let [first, second, third] = references.map(|(at, len)| (at.into(), len.into()));
+                let reference = |offset, (at, length): (u32, u32)| (offset, at % 40, length % 5);
+                let mut bytes = message(
+                    case % 4,
+                    [
+                        reference(0, first),
+                        reference(16, second),
+                        reference(24, third),
+                    ],
+                );
+                bytes.extend_from_slice(more);
+                let of_each = [1, 2, 3, 4, 5].map(|number| {
+                    FieldChecks::new(&LAYOUT, &[number]).validate((&LAYOUT).into(), &bytes)
+                });
+                match validate(&LAYOUT, &bytes) {
+                    Ok(()) => assert!(of_each.iter().all(Result::is_ok)),
+                    Err(error) if error.kind == Fault::Overlap => {}
+                    Err(error) => assert!(of_each.contains(&Err(error))),
+                }
+            });
+    }
 
     #[test]
     fn text_is_utf8_whatever_its_length_and_wherever_it_is_not_ascii() {

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use starling_call::Status;
 use starling_message::schema::{OwnedMethod, Schema, SchemaError};
-use starling_message::{LayoutRef, Reader};
+use starling_message::{FieldChecks, LayoutRef, Reader};
 
 /// A method of a schema.
 pub struct PolicyMethod {
@@ -75,6 +76,15 @@ impl PolicyMethod {
         self.method.client_streaming || self.method.server_streaming
     }
 
+    /// What refuses a request of the method that is not what it should be.
+    #[cold]
+    pub fn malformed(&self, problem: &dyn fmt::Display) -> Status {
+        let path = self.path();
+        Status::invalid_argument(format!(
+            "the client's request of {path} is malformed: {problem}; the call did not run"
+        ))
+    }
+
     /// Tells it from all others of this process, those of the same path included.
     pub(crate) fn number(&self) -> u64 {
         self.number
@@ -87,13 +97,52 @@ impl fmt::Debug for PolicyMethod {
     }
 }
 
-/// A request as a message: a copy that no application can change any more, which is valid.
+/// A request as a message: a copy that no application can change any more.
 #[derive(Clone, Copy)]
 pub struct PolicyMessage<'a> {
+    method: &'a PolicyMethod,
+    bytes: &'a [u8],
+    is_valid: bool,
+}
+
+impl<'a> PolicyMessage<'a> {
+    /// One that was validated, or that this process built, in the layout of the method's requests.
+    pub fn valid(method: &'a PolicyMethod, bytes: &'a [u8]) -> Self {
+        let is_valid = true;
+        Self {
+            method,
+            bytes,
+            is_valid,
+        }
+    }
+
+    /// One of which nothing is known. An engine checks what it reads, and the server all of it.
+    pub fn unchecked(method: &'a PolicyMethod, bytes: &'a [u8]) -> Self {
+        let is_valid = false;
+        Self {
+            method,
+            bytes,
+            is_valid,
+        }
+    }
+
     /// The method, as its server has it.
-    pub method: &'a PolicyMethod,
-    /// The message, in the layout of the method's requests.
-    pub reader: Reader<'a>,
+    pub fn method(&self) -> &'a PolicyMethod {
+        self.method
+    }
+
+    /// The message, to read the fields that these checks are of.
+    ///
+    /// # Errors
+    /// The status that refuses it: they cannot be read.
+    #[inline]
+    pub fn read(&self, fields: &FieldChecks) -> Result<Reader<'a>, Status> {
+        if !self.is_valid {
+            let checked = fields.validate(self.method.request(), self.bytes);
+            checked.map_err(|error| self.method.malformed(&error))?;
+        }
+        Ok(Reader::root(self.bytes))
+    }
 }
 
 impl fmt::Debug for PolicyMessage<'_> {

@@ -6,6 +6,7 @@
 
 use serde::Deserialize;
 use starling_call::Status;
+use starling_message::FieldChecks;
 
 use crate::engine::{PolicyEngine, PolicyRequest, Verdict};
 use crate::expression::{Ast, Subject, Test};
@@ -29,6 +30,8 @@ pub(crate) struct AccessControl {
     deny: Option<Ast>,
     /// In the order of the numbers of methods' schemas.
     compiled: Vec<(u64, Result<Conditions, String>)>,
+    /// The place of the last one that was asked for.
+    last: usize,
 }
 
 /// The conditions for one method.
@@ -36,6 +39,8 @@ pub(crate) struct AccessControl {
 struct Conditions {
     allow: Option<Test>,
     deny: Option<Test>,
+    /// Of the fields of the request that they read.
+    fields: FieldChecks,
 }
 
 impl Conditions {
@@ -44,14 +49,19 @@ impl Conditions {
         deny: Option<&Ast>,
         method: &PolicyMethod,
     ) -> Result<Self, String> {
-        let compile = |name: &str, ast: Option<&Ast>| {
-            let compiled = ast.map(|ast| ast.compile(method.request()));
+        let mut numbers = Vec::new();
+        let mut compile = |name: &str, ast: Option<&Ast>| {
+            let compiled = ast.map(|ast| ast.compile(method.request(), &mut numbers));
             let compiled = compiled.transpose();
             compiled.map_err(|error| format!("{name}: {error}"))
         };
+        let (allow, deny) = (compile("allow", allow)?, compile("deny", deny)?);
+        numbers.sort_unstable();
+        numbers.dedup();
         Ok(Self {
-            allow: compile("allow", allow)?,
-            deny: compile("deny", deny)?,
+            allow,
+            deny,
+            fields: FieldChecks::new(method.request(), &numbers),
         })
     }
 
@@ -74,19 +84,31 @@ impl AccessControl {
             allow: parse("allow", settings.allow)?,
             deny: parse("deny", settings.deny)?,
             compiled: Vec::new(),
+            last: 0,
         })
     }
 
     /// The conditions for a method, which are compiled when it comes first.
+    #[inline]
     fn conditions(&mut self, method: &PolicyMethod) -> &Result<Conditions, String> {
+        let number = method.number();
+        let last = self.compiled.get(self.last);
+        if last.is_none_or(|(of, _)| *of != number) {
+            self.last = self.place_of(method);
+        }
+        &self.compiled[self.last].1
+    }
+
+    fn place_of(&mut self, method: &PolicyMethod) -> usize {
         let Self {
             allow,
             deny,
             compiled,
+            last: _,
         } = self;
         let number = method.number();
         let find = |compiled: &[(u64, _)]| compiled.binary_search_by_key(&number, |(of, _)| *of);
-        let place = find(compiled).unwrap_or_else(|_| {
+        find(compiled).unwrap_or_else(|_| {
             if compiled.len() >= MAX_COMPILED {
                 compiled.clear();
             }
@@ -94,8 +116,7 @@ impl AccessControl {
             let conditions = Conditions::compile(allow.as_ref(), deny.as_ref(), method);
             compiled.insert(place, (number, conditions));
             place
-        });
-        &compiled[place].1
+        })
     }
 }
 
@@ -106,16 +127,31 @@ impl PolicyEngine for AccessControl {
                 "the service has not read the request for its access control; the call did not run",
             ));
         };
-        let metadata = &request.options.metadata;
-        match self.conditions(message.method) {
-            Ok(conditions) if conditions.admit(&Subject { message, metadata }) => Verdict::Pass,
-            Ok(_) => Verdict::Refuse(Status::permission_denied(
+        let method = message.method();
+        let conditions = match self.conditions(method) {
+            Ok(conditions) => conditions,
+            Err(problem) => {
+                let path = method.path();
+                return Verdict::Refuse(Status::failed_precondition(format!(
+                    "the access control of this service does not fit the server's {path}: {problem}; the call did not \
+                     run"
+                )));
+            }
+        };
+        let reader = match message.read(&conditions.fields) {
+            Ok(reader) => reader,
+            Err(malformed) => return Verdict::Refuse(malformed),
+        };
+        let of = Subject {
+            method,
+            reader,
+            metadata: &request.options.metadata,
+        };
+        match conditions.admit(&of) {
+            true => Verdict::Pass,
+            false => Verdict::Refuse(Status::permission_denied(
                 "the access control of this service refuses a call with these values; it did not run",
             )),
-            Err(problem) => Verdict::Refuse(Status::failed_precondition(format!(
-                "the access control of this service does not fit the server's {}: {problem}; the call did not run",
-                message.method.path()
-            ))),
         }
     }
 
@@ -215,6 +251,42 @@ mod tests {
             problem.starts_with("deny: at character 1: hotel.Request has no"),
             "{problem}"
         );
+    }
+
+    #[test]
+    fn what_conditions_read_is_checked_and_the_rest_is_the_servers_to_check() {
+        let method = method();
+        let mut engine = engine(None, Some("request.customerName == 'Mallory'")).expect("settings");
+        let mut of_guest = engine_of_guest();
+        let name = method.request().field(1).expect("customerName").offset as usize;
+        let guest = method.request().fields().find(|it| it.name() == "guest");
+        let guest = guest.expect("guest").offset as usize;
+        for (offset, by_name) in [(name, Some(Code::InvalidArgument)), (guest, None)] {
+            let mut bytes = request(&method, &[text(1, "Ann")]);
+            bytes[offset..offset + 8].copy_from_slice(&[0xff; 8]);
+            let ask = |engine: &mut AccessControl| {
+                refusal(engine.on_request(
+                    &mut PolicyRequest {
+                        now_ns: 0,
+                        call: 0,
+                        method: MethodId(7),
+                        datapath: &DATAPATH,
+                        options: &mut CallOptions::default(),
+                        body: &bytes,
+                        message: Some(message(&method, &bytes)),
+                    },
+                    0,
+                ))
+            };
+            assert_eq!(ask(&mut engine), by_name);
+            // A message is valid as a whole, or not.
+            assert_eq!(ask(&mut of_guest), Some(Code::InvalidArgument));
+        }
+    }
+
+    /// One that reads a message in requests.
+    fn engine_of_guest() -> AccessControl {
+        engine(None, Some("has(request.guest) && request.guest.age > 99")).expect("settings")
     }
 
     #[test]

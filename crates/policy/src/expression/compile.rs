@@ -1,7 +1,9 @@
 //! From an [`Ast`] to a [`Test`]: names become numbers of fields, and types are checked.
 
+use std::cell::RefCell;
+
 use starling_call::Metadata;
-use starling_message::{FieldRef, Kind, LayoutRef, Shape};
+use starling_message::{FieldRef, Kind, LayoutRef, Presence, Shape};
 
 use super::ExpressionError;
 use super::ast::{Ast, Comparison, Matching, What};
@@ -43,17 +45,25 @@ impl Typed {
 }
 
 impl Ast {
-    /// A test of requests with this layout.
+    /// A test of requests with this layout. The numbers of the fields of the request that it reads, or reads messages
+    /// of, are appended to `fields`.
     ///
     /// # Errors
     /// A field that the message does not have, or a type that does not fit.
-    pub(crate) fn compile(&self, layout: LayoutRef<'_>) -> Result<Test, ExpressionError> {
-        Compiler { layout }.test(self)
+    pub(crate) fn compile(
+        &self,
+        layout: LayoutRef<'_>,
+        fields: &mut Vec<u32>,
+    ) -> Result<Test, ExpressionError> {
+        let fields = RefCell::new(fields);
+        Compiler { layout, fields }.test(self)
     }
 }
 
 struct Compiler<'l> {
     layout: LayoutRef<'l>,
+    /// Those of the request that are read.
+    fields: RefCell<&'l mut Vec<u32>>,
 }
 
 impl Compiler<'_> {
@@ -115,6 +125,8 @@ impl Compiler<'_> {
             let field = field.ok_or_else(|| unknown(at, layout, name))?;
             let Some(next) = names.next() else {
                 let number = field.number;
+                let first = parents.first().copied();
+                self.fields.borrow_mut().push(first.unwrap_or(number));
                 return Ok(typed_field(
                     Path {
                         parents,
@@ -161,8 +173,8 @@ impl Compiler<'_> {
             Typed::Bool(Test::Field(path))
             | Typed::Int(Int::Field(path))
             | Typed::Float(Float::Field(path))
-            | Typed::String(Text::Field(path))
-            | Typed::Bytes(Text::Field(path))
+            | Typed::String(Text::Field(path) | Text::Plain(path, _))
+            | Typed::Bytes(Text::Field(path) | Text::Plain(path, _))
             | Typed::Message(path)
             | Typed::Repeated(path, _)
             | Typed::Map(path) => path,
@@ -274,7 +286,7 @@ impl Compiler<'_> {
 
 /// Whether a text is one of these.
 fn in_texts(value: Text, mut list: Vec<Vec<u8>>) -> Test {
-    list.sort_unstable();
+    list.sort_unstable_by(|a, b| a.len().cmp(&b.len()).then_with(|| a.cmp(b)));
     Test::TextIn(value, list)
 }
 
@@ -297,10 +309,17 @@ fn typed_field(path: Path, field: FieldRef<'_>) -> Typed {
         (Shape::Repeated, kind) => Typed::Repeated(path, kind),
         (Shape::Singular, Kind::Bool) => Typed::Bool(Test::Field(path)),
         (Shape::Singular, Kind::Float | Kind::Double) => Typed::Float(Float::Field(path)),
-        (Shape::Singular, Kind::String) => Typed::String(Text::Field(path)),
-        (Shape::Singular, Kind::Bytes) => Typed::Bytes(Text::Field(path)),
+        (Shape::Singular, Kind::String) => Typed::String(text_field(path, field)),
+        (Shape::Singular, Kind::Bytes) => Typed::Bytes(text_field(path, field)),
         (Shape::Singular, Kind::Message) => Typed::Message(path),
         (Shape::Singular, _) => Typed::Int(Int::Field(path)),
+    }
+}
+
+fn text_field(path: Path, field: FieldRef<'_>) -> Text {
+    match field.presence {
+        Presence::Implicit if path.parents.is_empty() => Text::Plain(path, field.offset),
+        _ => Text::Field(path),
     }
 }
 

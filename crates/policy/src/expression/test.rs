@@ -5,12 +5,15 @@ use starling_message::reflect::{self, ValueRef};
 use starling_message::{FieldRef, Reader, Shape};
 
 use super::ast::{Comparison, Matching};
-use crate::schema::PolicyMessage;
+use crate::schema::PolicyMethod;
 
 /// What a condition is about.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
-    pub(crate) message: PolicyMessage<'a>,
+    /// The method, as its server has it.
+    pub(crate) method: &'a PolicyMethod,
+    /// Its request, of which the fields are valid that the condition reads.
+    pub(crate) reader: Reader<'a>,
     pub(crate) metadata: &'a Metadata,
 }
 
@@ -31,7 +34,7 @@ pub(crate) enum Test {
     Match(Matching, Text, Text),
     /// In order.
     IntIn(Int, Vec<i128>),
-    /// In order.
+    /// In order of their lengths, and of texts of one length.
     TextIn(Text, Vec<Vec<u8>>),
     FloatIn(Float, Vec<f64>),
     IntAmong(Int, Path),
@@ -68,6 +71,8 @@ pub(crate) enum Float {
 #[derive(Clone, Debug)]
 pub(crate) enum Text {
     Const(Vec<u8>),
+    /// A field of the request that is empty if it is not set: where it lies.
+    Plain(Path, u32),
     Field(Path),
     Metadata(String),
 }
@@ -100,7 +105,11 @@ impl Test {
             Self::FloatIn(value, list) => list.contains(&value.of(of)),
             Self::TextIn(value, list) => {
                 let value = value.of(of);
-                list.binary_search_by(|other| (**other).cmp(value)).is_ok()
+                // Most have another length, which is seen without a look at the bytes.
+                let by = |other: &Vec<u8>| {
+                    (other.len().cmp(&value.len())).then_with(|| (**other).cmp(value))
+                };
+                list.binary_search_by(by).is_ok()
             }
             Self::IntAmong(value, path) => {
                 let value = value.of(of);
@@ -129,8 +138,8 @@ fn contains(text: &[u8], with: &[u8]) -> bool {
 impl Path {
     /// The field, in the message that has it. `None`: that is not there.
     fn at<'a>(&self, of: &Subject<'a>) -> Option<(FieldRef<'a>, Reader<'a>)> {
-        let mut layout = of.message.method.request();
-        let mut reader = of.message.reader;
+        let mut layout = of.method.request();
+        let mut reader = of.reader;
         for number in &self.parents {
             let field = layout.field(*number)?;
             if !reflect::is_set(&field, reader) {
@@ -217,9 +226,11 @@ impl Float {
 }
 
 impl Text {
+    #[inline]
     fn of<'a>(&'a self, of: &Subject<'a>) -> &'a [u8] {
         match self {
             Self::Const(value) => value,
+            Self::Plain(_, offset) => of.reader.bytes(*offset),
             Self::Field(path) => path.bytes(of),
             Self::Metadata(key) => of.metadata.value(key).unwrap_or(&[]),
         }

@@ -2,11 +2,11 @@ use starling_call::Metadata;
 use starling_message::{Reader, validate};
 
 use super::*;
-use crate::schema::testing::{double, int, message, method, request, text};
-use crate::schema::{PolicyMessage, PolicyMethod};
+use crate::schema::PolicyMethod;
+use crate::schema::testing::{double, int, method, request, text};
 
 fn compile(condition: &str, method: &PolicyMethod) -> Result<Test, ExpressionError> {
-    Ast::parse(condition)?.compile(method.request())
+    Ast::parse(condition)?.compile(method.request(), &mut Vec::new())
 }
 
 /// Whether a condition holds of a request.
@@ -17,7 +17,8 @@ fn holds(condition: &str, fields: &[Vec<u8>]) -> bool {
     metadata.insert("tenant", "blue").expect("a pair");
     let test = compile(condition, &method).unwrap_or_else(|error| panic!("{condition}: {error}"));
     test.holds(&Subject {
-        message: message(&method, &request),
+        method: &method,
+        reader: Reader::root(&request),
         metadata: &metadata,
     })
 }
@@ -217,12 +218,9 @@ fn random_texts_are_refused_or_evaluated() {
             // Any bytes that are valid, or none.
             let valid = validate(method.request(), bytes).is_ok();
             let bytes = if valid { bytes.as_slice() } else { &[] };
-            let message = PolicyMessage {
+            let of = &Subject {
                 method: &method,
                 reader: Reader::root(bytes),
-            };
-            let of = &Subject {
-                message,
                 metadata: &Metadata::new(),
             };
             assert_eq!(test.holds(of), test.holds(of));
@@ -264,7 +262,8 @@ fn random_words_are_refused_or_evaluated() {
         let condition = words.collect::<Vec<_>>().join(" ");
         if let Ok(test) = compile(&condition, &method) {
             let of = &Subject {
-                message: message(&method, &request),
+                method: &method,
+                reader: Reader::root(&request),
                 metadata: &Metadata::new(),
             };
             assert_eq!(test.holds(of), test.holds(of));

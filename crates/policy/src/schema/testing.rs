@@ -2,7 +2,7 @@
 
 use starling_message::protobuf;
 use starling_message::schema::{FieldSchema, MessageSchema, MethodSchema as Method, Schema};
-use starling_message::{Arena, Kind, Reader, Shape};
+use starling_message::{Arena, Kind, Shape};
 
 use super::{PolicyMessage, PolicyMethod};
 
@@ -83,10 +83,7 @@ pub(crate) fn request(method: &PolicyMethod, fields: &[Vec<u8>]) -> Vec<u8> {
 }
 
 pub(crate) fn message<'a>(method: &'a PolicyMethod, request: &'a [u8]) -> PolicyMessage<'a> {
-    PolicyMessage {
-        method,
-        reader: Reader::root(request),
-    }
+    PolicyMessage::unchecked(method, request)
 }
 
 /// A field of protobuf: bytes, a text or a message.

@@ -128,6 +128,8 @@ pub(super) struct Policies {
     /// The time of the turn whose calls they see, or of the round: one reading of the clock for all of them.
     now_ns: u64,
     infrastructure: Vec<MethodId>,
+    /// One that is none of them: most requests have the method of the one before.
+    other: Option<MethodId>,
     scratch: Scratch,
     /// Memory for those of one turn.
     pub(super) routed: Vec<Routed>,
@@ -145,9 +147,23 @@ impl Policies {
             numbers: (own as u64) << NUMBERS_OF_ONE,
             now_ns: 0,
             infrastructure: ids.collect(),
+            other: None,
             scratch: Scratch::default(),
             routed: Vec::new(),
         }
+    }
+
+    /// Whether policies are for no requests of this method.
+    #[inline]
+    fn is_infrastructure(&mut self, method: MethodId) -> bool {
+        if self.other == Some(method) {
+            return false;
+        }
+        let is_infrastructure = self.infrastructure.contains(&method);
+        if !is_infrastructure {
+            self.other = Some(method);
+        }
+        is_infrastructure
     }
 
     fn get(&self, of: PolicyId) -> Option<&Attached> {

@@ -18,7 +18,7 @@ use starling_compress::Algorithm;
 use starling_endpoint::{CallError, CallOptions, Code, Encoding, MethodId, Status, unsent_message};
 use starling_io::Clock;
 use starling_message::protobuf::{self, DecodeLimits};
-use starling_message::{Arena, Reader, validate};
+use starling_message::{Arena, validate};
 use starling_policy::{PolicyMessage, PolicyMethod};
 
 use super::Runtime;
@@ -40,6 +40,8 @@ const MAX_READ: usize = 4 << 20;
 const DECODE_FACTOR: usize = 64;
 /// Memory beyond it is not kept.
 const MAX_KEPT: usize = 64 << 10;
+/// Requests whose reading is more work than that of so many bytes are read while no engine is locked.
+pub(super) const READ_WHILE_LOCKED: usize = 4 << 10;
 /// So many bytes of requests that have waited for a schema are read each round.
 const BYTES_READ: usize = 256 << 10;
 
@@ -338,11 +340,6 @@ pub(super) fn open<'a>(
              call did not run"
         ))
     };
-    let malformed = |problem: &dyn std::fmt::Display| {
-        Status::invalid_argument(format!(
-            "the client's request of {path} is malformed: {problem}; the call did not run"
-        ))
-    };
     let Scratch { unpacked, decoded } = scratch;
     let body = match options.coding.compressed {
         None => body,
@@ -361,7 +358,7 @@ pub(super) fn open<'a>(
             };
             unpacked.clear();
             let done = starling_compress::decompress(algorithm, body, len, unpacked);
-            done.map_err(|error| malformed(&error))?;
+            done.map_err(|error| schema.malformed(&error))?;
             unpacked
         }
     };
@@ -369,10 +366,14 @@ pub(super) fn open<'a>(
         return Err(too_large(body.len()));
     }
     let layout = schema.request();
-    let message = match options.encoding {
+    match options.encoding {
+        // Whoever reads it checks what it reads.
+        Encoding::Native if body.len() <= READ_WHILE_LOCKED => {
+            Ok(PolicyMessage::unchecked(schema, body))
+        }
         Encoding::Native => {
-            validate(layout, body).map_err(|error| malformed(&error))?;
-            body
+            validate(layout, body).map_err(|error| schema.malformed(&error))?;
+            Ok(PolicyMessage::valid(schema, body))
         }
         Encoding::Protobuf => {
             decoded.clear();
@@ -384,12 +385,8 @@ pub(super) fn open<'a>(
             let done = protobuf::decode(layout, body, &mut arena, limits);
             // The memory is used again, whatever it holds.
             *decoded = arena.into_parts().0;
-            done.map_err(|error| malformed(&error))?;
-            decoded
+            done.map_err(|error| schema.malformed(&error))?;
+            Ok(PolicyMessage::valid(schema, decoded))
         }
-    };
-    Ok(PolicyMessage {
-        method: schema,
-        reader: Reader::root(message),
-    })
+    }
 }

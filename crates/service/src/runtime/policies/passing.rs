@@ -12,11 +12,10 @@ use super::{Attached, Policies, Runtime};
 use crate::attached::{Engine, SharedEngine};
 use crate::datapath::{PolicyId, Step};
 use crate::link::Arrived;
-use crate::runtime::reading::{self, Known, KnownMethods, Scratch, Wanted, work_of};
+use crate::runtime::reading::{
+    self, Known, KnownMethods, READ_WHILE_LOCKED, Scratch, Wanted, work_of,
+};
 use crate::runtime::routes::{Callers, Route, RouteId, RouteState};
-
-/// Requests whose reading is more work than that of so many bytes are read while no engine is locked.
-const READ_WHILE_LOCKED: usize = 4 << 10;
 
 /// What becomes of a request that asks its policies.
 #[derive(Debug)]
@@ -101,13 +100,14 @@ impl Attached {
         requests: impl Iterator<Item = (&'a mut Arrived, &'a mut Passage)>,
     ) {
         let by = step.policy;
-        let (mut locked, mut read) = (None, None);
+        let (mut locked, mut read, mut last) = (None, None, None);
         for (arrived, passage) in requests {
             let method = arrived.request.method;
-            if !self.applies_to(method) {
+            if last != Some(method) && !self.applies_to(method) {
                 arrived.passed.advance();
                 continue;
             }
+            last = Some(method);
             let schema = match self.reads {
                 false => None,
                 true => {
@@ -231,13 +231,14 @@ impl Runtime {
         };
         let is_open = matches!(route.state, RouteState::Open(_));
         let has_policies = !route.chain.steps.is_empty();
+        let is_from_peer = matches!(route.callers, Callers::Peer(..));
         let mut any = false;
         for (arrived, routed) in requests.iter_mut().zip(&*routed) {
             self.shared.paths.look_at(&arrived.request);
             // A stream in use is remembered, also if there is no policy yet.
             let is_looked_at = has_policies || arrived.request.options.stream.is_some();
             let is_new = !arrived.passed.is_begun() && matches!(routed.passage, Passage::On);
-            if is_looked_at && is_open && is_new && self.is_subject(id, arrived) {
+            if is_looked_at && is_open && is_new && self.is_subject(id, is_from_peer, arrived) {
                 let (number, now_ns) = (self.policies.number(), self.policies.now_ns);
                 let bytes = arrived.request.body().len();
                 arrived.passed.begin(number, now_ns, bytes);
@@ -315,13 +316,9 @@ impl Runtime {
     }
 
     /// Whether policies are for this request. A stream is one call: its later requests pass as the first one did.
-    fn is_subject(&mut self, id: RouteId, arrived: &Arrived) -> bool {
+    fn is_subject(&mut self, id: RouteId, is_from_peer: bool, arrived: &Arrived) -> bool {
         let method = arrived.request.method;
-        let Some(route) = self.routes.get(id) else {
-            return false;
-        };
-        let is_reach = method == self.reach && matches!(route.callers, Callers::Peer(..));
-        if is_reach || self.policies.infrastructure.contains(&method) {
+        if method == self.reach && is_from_peer || self.policies.is_infrastructure(method) {
             return false;
         }
         let Some(position) = arrived.request.options.stream else {
