@@ -1,5 +1,5 @@
-//! What observation costs: the rate of small calls with metrics, or with traces, beside the same calls without, in turns
-//! of a few milliseconds. Each has processes of its own: what is enabled in one holds for all its calls.
+//! What observation costs: the rate of small calls with metrics, or with traces, beside the same calls without, in
+//! turns of a few milliseconds. Each has processes of its own: what is enabled in one holds for all its calls.
 //!
 //! ```text
 //!  benchmark                      clients                    servers
@@ -27,8 +27,8 @@ use crate::process::{RoleProcess, announce, begin_client, begin_server};
 
 /// Role of a server. Its arguments: the scheme, and what is observed.
 const SERVER: &str = "starling-observed";
-/// Role of a client. Its arguments: the address of its server, what is observed, and the callers. A line of its input has
-/// it call for one turn; it answers with the calls and how long the turn took, in ns.
+/// Role of a client. Its arguments: the address of its server, what is observed, and the callers. A line of its input
+/// has it call for one turn; it answers with the calls and how long the turn took, in ns.
 const CLIENT: &str = "starling-observing";
 
 /// How long one turn is.
