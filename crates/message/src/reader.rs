@@ -7,8 +7,9 @@ use crate::scalar::Scalar;
 
 /// A position in a message, which all views are made of.
 ///
-/// Make it only for bytes that were validated or that this process built. Even so, no read goes out
-/// of bounds: a value that does not lie within the bytes reads as zero or empty.
+/// Make it only for bytes that were validated, as a whole or as far as they are read
+/// ([`FieldChecks`](crate::FieldChecks)), or that this process built. Even so, no read goes out of bounds: a value that
+/// does not lie within the bytes reads as zero or empty.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     head: &'a [u8],

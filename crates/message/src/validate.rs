@@ -1,4 +1,4 @@
-//! Validates received bytes in one pass, before any view of them exists.
+//! Validates received bytes in one pass, before any view of them exists. [`FieldChecks`] is for readers of few fields.
 //!
 //! Every reference must lie within the message, and every text must be UTF-8. The work is bounded:
 //! each reference charges the bytes it refers to against a budget of the message's own size. So
@@ -77,7 +77,7 @@ pub fn validate<'l>(layout: impl Into<LayoutRef<'l>>, bytes: &[u8]) -> Result<()
 
 /// What checks bytes as far as it takes to read some fields: a number, a text or bytes is checked by itself. If one of
 /// the fields is anything else, this is [`validate`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct FieldChecks {
     /// Of the fixed part.
     size: u32,
@@ -101,7 +101,8 @@ impl FieldChecks {
         let layout = layout.into();
         let mut checks = Self {
             size: layout.size(),
-            ..Self::default()
+            whole: false,
+            fields: Vec::new(),
         };
         for number in numbers {
             match layout.field(*number) {
@@ -126,7 +127,7 @@ impl FieldChecks {
     #[inline]
     pub fn validate(&self, layout: LayoutRef<'_>, bytes: &[u8]) -> Result<(), ValidationError> {
         debug_assert_eq!(layout.size(), self.size);
-        match self.whole {
+        match self.whole || layout.size() != self.size {
             true => validate(layout, bytes),
             false => self
                 .find_fault(bytes)

@@ -98,6 +98,7 @@ impl<I: Device> Core<I> {
     /// One turn of the endpoint, and then of its connections.
     #[inline]
     pub(crate) fn turn(&mut self) -> Result<Turn, IoError> {
+        self.executor.begin_turn();
         let in_turn = InTurn::begin(&self.executor);
         let turn = self.raw.poll();
         drop(in_turn);
@@ -178,6 +179,7 @@ impl<I: Device> Core<I> {
             if self.woken.flag.load(Ordering::Acquire) {
                 self.woken.flag.store(false, Ordering::Relaxed);
                 self.raw.share_turn_time();
+                self.executor.begin_turn();
                 // The poll that follows sees what a wake between the load and the store announces.
                 if future.as_mut().poll(&mut cx).is_ready() {
                     self.end_turn();

@@ -55,7 +55,15 @@ impl Executor {
     /// The time of a call that is measured, in the endpoint's thread.
     #[inline]
     pub(crate) fn call_ns(&self) -> u64 {
-        self.calls.time_of_call(self.local.turn_ns(), &self.clock)
+        self.calls.time_of_call(&self.clock)
+    }
+
+    /// The endpoint's thread runs futures next, and may have done something else.
+    #[inline]
+    pub(crate) fn begin_turn(&self) {
+        if self.turns.is_some() {
+            self.calls.begin_turn();
+        }
     }
 
     /// A number for jitter: xorshift64 (Marsaglia, 2003). Two callers at once may get the same one.

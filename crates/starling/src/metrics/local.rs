@@ -1,7 +1,7 @@
 //! The measure of a call that a future of an endpoint makes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use starling_endpoint::Code;
 use starling_io::Clock;
@@ -60,49 +60,57 @@ pub(crate) fn end_local(
     }
 }
 
-/// The time at which futures make calls in their endpoint's turns: the clock is read for one of several calls that
-/// follow one another quickly in a turn.
+/// The time at which futures make calls in their endpoint's thread: the clock is read for one of several calls that
+/// follow one another quickly in a turn. A future that makes calls quickly and then computes before it makes another one
+/// in the same turn may have that one begin too early; the calls that follow have their own times.
 #[derive(Default)]
 pub(crate) struct CallClock {
-    /// The turn of the last time that was read, and that time.
-    turn_ns: AtomicU64,
+    /// The time that was read last.
     now_ns: AtomicU64,
-    /// Further calls that have this time.
+    /// Further calls that have it.
     left: AtomicU32,
-    /// The calls that the last time was for.
+    /// The calls that it is for. 1: calls do not follow quickly.
     calls: AtomicU32,
+    /// Whether it is of this turn.
+    is_of_turn: AtomicBool,
 }
 
-/// Calls that have one time, at most.
+/// Calls that have one time, at most, and at the beginning of a turn.
 const CALLS_OF_ONE_TIME: u32 = 16;
+const CALLS_AT_FIRST: u32 = 4;
 /// How long each of them may take for that.
 const QUICK_NS: u64 = 1_000;
 
 impl CallClock {
-    /// The time of a call in this turn. Only the endpoint's thread asks.
+    /// A turn begins, or the endpoint's owner polls a future. Only the endpoint's thread says so.
     #[inline]
-    pub(crate) fn time_of_call(&self, turn_ns: u64, clock: &impl Clock) -> u64 {
-        let order = Ordering::Relaxed;
-        let left = self.left.load(order);
-        if left > 0 && self.turn_ns.load(order) == turn_ns {
-            self.left.store(left - 1, order);
-            return self.now_ns.load(order);
-        }
-        self.read(turn_ns, clock.now_ns())
+    pub(crate) fn begin_turn(&self) {
+        self.left.store(0, Ordering::Relaxed);
+        self.is_of_turn.store(false, Ordering::Relaxed);
     }
 
-    fn read(&self, turn_ns: u64, now_ns: u64) -> u64 {
+    /// The time of a call. Only the endpoint's thread asks.
+    #[inline]
+    pub(crate) fn time_of_call(&self, clock: &impl Clock) -> u64 {
+        let left = self.left.load(Ordering::Relaxed);
+        if left > 0 {
+            self.left.store(left - 1, Ordering::Relaxed);
+            return self.now_ns.load(Ordering::Relaxed);
+        }
+        self.read(clock.now_ns())
+    }
+
+    fn read(&self, now_ns: u64) -> u64 {
         let order = Ordering::Relaxed;
-        let (before_ns, calls) = match self.turn_ns.load(order) == turn_ns {
-            true => (self.now_ns.load(order), self.calls.load(order)),
-            false => (turn_ns, CALLS_OF_ONE_TIME),
+        let calls = self.calls.load(order);
+        let took_ns = now_ns.saturating_sub(self.now_ns.load(order));
+        let next = match self.is_of_turn.load(order) {
+            false if calls == 1 => 1,
+            false => CALLS_AT_FIRST,
+            true if took_ns <= u64::from(calls) * QUICK_NS => CALLS_OF_ONE_TIME.min(2 * calls),
+            true => 1,
         };
-        let took_ns = now_ns.saturating_sub(before_ns);
-        let next = match took_ns <= u64::from(calls) * QUICK_NS {
-            true => CALLS_OF_ONE_TIME,
-            false => 1,
-        };
-        self.turn_ns.store(turn_ns, order);
+        self.is_of_turn.store(true, order);
         self.now_ns.store(now_ns, order);
         self.calls.store(next, order);
         self.left.store(next - 1, order);
@@ -177,22 +185,34 @@ mod tests {
     #[test]
     fn calls_that_follow_quickly_have_one_time_and_others_their_own() {
         let (clock, calls) = (Counted::default(), CallClock::default());
-        let call_at = |turn_ns, now_ns| {
+        let call_at = |now_ns| {
             clock.now_ns.set(now_ns);
-            calls.time_of_call(turn_ns, &clock)
+            calls.time_of_call(&clock)
         };
-        // Sixteen calls, and one more that reads the clock again.
-        for call in 0..CALLS_OF_ONE_TIME.into() {
-            assert_eq!(call_at(1_000, 1_500 + 100 * call), 1_500);
+        // Quick calls: the clock is read for the first one, the fifth, and the thirteenth.
+        calls.begin_turn();
+        let times: Vec<_> = (0..28).map(|call| call_at(1_000 + 100 * call)).collect();
+        let expected = [(1_000, 4), (1_400, 8), (2_200, 16)];
+        let expected = expected.map(|(time, count)| vec![time; count]).concat();
+        assert_eq!((times, clock.reads.get()), (expected, 3));
+        // A new turn has a time of its own, however the one before it ended.
+        calls.begin_turn();
+        assert_eq!(call_at(900_000), 900_000);
+        assert_eq!(call_at(900_100), 900_000);
+        calls.begin_turn();
+        assert_eq!(call_at(900_200), 900_200);
+        // A future computes for long: of the calls that are quick before that, three more have their time.
+        let times = [(); 3].map(|()| call_at(1_000_000));
+        assert_eq!(times, [900_200; 3]);
+        for call in 2..6 {
+            assert_eq!(call_at(1_000_000 * call), 1_000_000 * call);
         }
-        assert_eq!((call_at(1_000, 3_100), clock.reads.get()), (3_100, 2));
-        // A new turn has a time of its own.
-        assert_eq!((call_at(4_000, 4_200), clock.reads.get()), (4_200, 3));
-        // A future that computes for long has each call's time read.
-        for call in 1..5 {
-            let now_ns = 1_000_000 * call;
-            let _ = call_at(900_000, now_ns);
-            assert_eq!(call_at(900_000, now_ns + 500_000), now_ns + 500_000);
+        // So do the calls of the turns that follow, until calls are quick again.
+        calls.begin_turn();
+        for call in 7..9 {
+            assert_eq!(call_at(1_000_000 * call), 1_000_000 * call);
         }
+        assert_eq!(call_at(8_000_100), 8_000_100);
+        assert_eq!(call_at(8_000_200), 8_000_100);
     }
 }
