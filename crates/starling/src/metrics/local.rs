@@ -61,8 +61,8 @@ pub(crate) fn end_local(
 }
 
 /// The time at which futures make calls in their endpoint's thread: the clock is read for one of several calls that
-/// follow one another quickly in a turn. A future that makes calls quickly and then computes before it makes another one
-/// in the same turn may have that one begin too early; the calls that follow have their own times.
+/// follow one another quickly in a turn. A future that makes calls quickly and then computes, before it makes others in
+/// the same turn, may have up to 15 of those begin too early.
 #[derive(Default)]
 pub(crate) struct CallClock {
     /// The time that was read last.
