@@ -185,15 +185,19 @@ mod tests {
 
     /// What it says of a customer's request.
     fn ask(engine: &mut AccessControl, method: &PolicyMethod, customer: &str) -> Verdict {
-        let request = request(method, &[text(1, customer)]);
+        ask_about(engine, method, &request(method, &[text(1, customer)]))
+    }
+
+    /// What it says of a request with these bytes.
+    fn ask_about(engine: &mut AccessControl, method: &PolicyMethod, bytes: &[u8]) -> Verdict {
         let mut request = PolicyRequest {
             now_ns: 0,
             call: 0,
             method: MethodId(7),
             datapath: &DATAPATH,
             options: &mut CallOptions::default(),
-            body: &request,
-            message: Some(message(method, &request)),
+            body: bytes,
+            message: Some(message(method, bytes)),
         };
         engine.on_request(&mut request, 0)
     }
@@ -256,37 +260,21 @@ mod tests {
     #[test]
     fn what_conditions_read_is_checked_and_the_rest_is_the_servers_to_check() {
         let method = method();
-        let mut engine = engine(None, Some("request.customerName == 'Mallory'")).expect("settings");
-        let mut of_guest = engine_of_guest();
+        let denies = |condition| engine(None, Some(condition)).expect("settings");
+        let mut of_name = denies("request.customerName == 'Mallory'");
+        let mut of_guest = denies("has(request.guest) && request.guest.age > 99");
         let name = method.request().field(1).expect("customerName").offset as usize;
-        let guest = method.request().fields().find(|it| it.name() == "guest");
-        let guest = guest.expect("guest").offset as usize;
-        for (offset, by_name) in [(name, Some(Code::InvalidArgument)), (guest, None)] {
+        let guest = method.request().field(6).expect("guest").offset as usize;
+        let malformed = Some(Code::InvalidArgument);
+        for (offset, by_name) in [(name, malformed), (guest, None)] {
             let mut bytes = request(&method, &[text(1, "Ann")]);
             bytes[offset..offset + 8].copy_from_slice(&[0xff; 8]);
-            let ask = |engine: &mut AccessControl| {
-                refusal(engine.on_request(
-                    &mut PolicyRequest {
-                        now_ns: 0,
-                        call: 0,
-                        method: MethodId(7),
-                        datapath: &DATAPATH,
-                        options: &mut CallOptions::default(),
-                        body: &bytes,
-                        message: Some(message(&method, &bytes)),
-                    },
-                    0,
-                ))
-            };
-            assert_eq!(ask(&mut engine), by_name);
+            let verdict = ask_about(&mut of_name, &method, &bytes);
+            assert_eq!(refusal(verdict), by_name);
             // A message is valid as a whole, or not.
-            assert_eq!(ask(&mut of_guest), Some(Code::InvalidArgument));
+            let verdict = ask_about(&mut of_guest, &method, &bytes);
+            assert_eq!(refusal(verdict), malformed);
         }
-    }
-
-    /// One that reads a message in requests.
-    fn engine_of_guest() -> AccessControl {
-        engine(None, Some("has(request.guest) && request.guest.age > 99")).expect("settings")
     }
 
     #[test]
