@@ -1,5 +1,10 @@
 //! What observation costs: the rate of small calls with metrics, or with traces, beside the same calls without, in
-//! turns of a few milliseconds. Each has processes of its own: what is enabled in one holds for all its calls.
+//! turns of a few milliseconds.
+//!
+//! | what | belongs to | the two that are compared |
+//! |---|---|---|
+//! | metrics | a channel, a server | have a client process in common, with one runtime, and a server process |
+//! | traces | a process | have processes of their own |
 //!
 //! ```text
 //!  benchmark                      clients                    servers
@@ -10,12 +15,14 @@
 //! Traces: one call of 1,000 begins one, and a subscriber takes its spans and keeps nothing.
 
 use std::io::{BufRead, Write, stdin, stdout};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use starling::{Caller, Channel, Endpoint, LocalChannel, Server};
 use starling_sample_services::api::bench::EchoClient;
 use starling_sample_services::echo;
+use tokio::runtime::Runtime;
 
 use crate::benchmark::{Benchmark, Context};
 use crate::callers::Flavor;
@@ -25,10 +32,11 @@ use crate::error::BenchError;
 use crate::metric::{Metric, Sample};
 use crate::process::{RoleProcess, announce, begin_client, begin_server};
 
-/// Role of a server. Its arguments: the scheme, and what is observed.
+/// Role of servers. Its arguments: the scheme, and what is observed of each server, the one after the other.
 const SERVER: &str = "starling-observed";
-/// Role of a client. Its arguments: the address of its server, what is observed, and the callers. A line of its input
-/// has it call for one turn; it answers with the calls and how long the turn took, in ns.
+/// Role of clients. Its arguments: the callers, and for each client what is observed and its server's address. A line
+/// of its input has the client of that number call for one turn; it answers with the calls and how long the turn took,
+/// in ns.
 const CLIENT: &str = "starling-observing";
 
 /// How long one turn is.
@@ -81,46 +89,57 @@ fn measure(
     what: &'static str,
     callers: &'static str,
 ) -> Result<Sample, BenchError> {
-    let mut ends = [
-        End::start(context, scheme, NOTHING, callers)?,
-        End::start(context, scheme, what, callers)?,
-    ];
+    let start = |what: &[&str]| Processes::start(context, scheme, what, callers);
+    let mut processes = match what {
+        METRICS => vec![start(&[NOTHING, METRICS])?],
+        _ => vec![start(&[NOTHING])?, start(&[what])?],
+    };
     let period = Duration::from_secs_f64(context.seconds);
-    let (rate, of_plain) = turns(|which| ends[which].turn(), period)?;
+    let turn = |which: usize| match &mut processes[..] {
+        [both] => both.turn(which),
+        each => each[which].turn(0),
+    };
+    let (rate, of_plain) = turns(turn, period)?;
     Ok(vec![
         (Metric::Rate, rate),
         (Metric::OfUnobserved, of_plain * 100.0),
     ])
 }
 
-/// A server and its client, which are observed, or not.
-struct End {
-    client: RoleProcess,
-    _server: RoleProcess,
+/// A process of servers and one of their clients, which are observed, or not.
+struct Processes {
+    clients: RoleProcess,
+    _servers: RoleProcess,
 }
 
-impl End {
+impl Processes {
+    /// For each of `what`, a server and a client of which that is observed.
     fn start(
         context: &Context,
         scheme: &str,
-        what: &str,
+        what: &[&str],
         callers: &str,
     ) -> Result<Self, BenchError> {
-        let server = context.launcher.start(SERVER, &[scheme, what])?;
-        let arguments = [server.address(), what, callers];
+        let mut arguments = vec![scheme];
+        arguments.extend(what);
+        let servers = context.launcher.start(SERVER, &arguments)?;
+        let mut arguments = vec![callers];
+        for (what, address) in what.iter().zip(servers.address().split(' ')) {
+            arguments.extend([what, address]);
+        }
         Ok(Self {
-            client: context.launcher.start_client(CLIENT, &arguments)?,
-            _server: server,
+            clients: context.launcher.start_client(CLIENT, &arguments)?,
+            _servers: servers,
         })
     }
 
-    /// Has the client call for one turn.
-    fn turn(&mut self) -> Result<Turn, BenchError> {
-        self.client.write_line("")?;
-        let said = self.client.read_line()?;
+    /// Has the client of this number call for one turn.
+    fn turn(&mut self, number: usize) -> Result<Turn, BenchError> {
+        self.clients.write_line(&number.to_string())?;
+        let said = self.clients.read_line()?;
         let numbers: Vec<u64> = said.split(' ').filter_map(|it| it.parse().ok()).collect();
         let [calls, ns] = numbers[..] else {
-            return Err(self.client.unexpected(&said));
+            return Err(self.clients.unexpected(&said));
         };
         let took = Duration::from_nanos(ns);
         Ok(Turn { calls, took })
@@ -177,43 +196,60 @@ impl tracing::Subscriber for TakeAndForget {
 }
 
 fn serve_echo(arguments: &[String]) -> Result<(), BenchError> {
-    let [scheme, what] = arguments else {
+    let [scheme, what @ ..] = arguments else {
         return Err(bad(SERVER, "expected a scheme, and what to observe"));
     };
-    observe(what);
-    let address = address(scheme).ok_or_else(|| bad(SERVER, "expected `udp` or `shm`"))?;
-    let builder = Server::builder().bind(&address).map_err(failed)?;
-    let server = builder
-        .add_service(echo::server())
-        .build()
-        .map_err(failed)?;
-    let server = server.spawn().map_err(failed)?;
-    announce(server.address())?;
-    server.wait().map(drop).map_err(failed)
+    let mut servers = Vec::new();
+    for what in what {
+        observe(what);
+        let address = address(scheme).ok_or_else(|| bad(SERVER, "expected `udp` or `shm`"))?;
+        let address = match scheme.as_str() {
+            "shm" => format!("{address}-{what}"),
+            _ => address,
+        };
+        let builder = Server::builder().bind(&address).map_err(failed)?;
+        let built = builder.add_service(echo::server()).build();
+        servers.push(built.map_err(failed)?.spawn().map_err(failed)?);
+    }
+    let addresses: Vec<_> = servers.iter().map(|server| server.address()).collect();
+    announce(&addresses.join(" "))?;
+    for server in servers {
+        server.wait().map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Makes calls for one turn. Returns how many were answered.
 type Calls = Box<dyn FnMut(Duration) -> Result<u64, BenchError>>;
 
 fn call_in_turns(arguments: &[String]) -> Result<(), BenchError> {
-    let [address, what, callers] = arguments else {
-        return Err(bad(
-            CLIENT,
-            "expected an address, what to observe, and the callers",
-        ));
+    let [callers, clients @ ..] = arguments else {
+        return Err(bad(CLIENT, "expected the callers, and the clients"));
     };
-    observe(what);
-    let mut calls = match callers.as_str() {
-        THREAD => by_thread(address),
-        TASKS => by_tasks(address),
-        LOCAL => by_endpoint(address),
-        _ => Err(bad(CLIENT, "the callers are unknown")),
-    }?;
-    // This one connects.
-    calls(TURN)?;
-    announce(address)?;
+    // One for all: the channels of a second one are slower.
+    let runtime = Rc::new(Flavor::CurrentThread.runtime()?);
+    let mut all = Vec::new();
+    for client in clients.chunks(2) {
+        let [what, address] = client else {
+            return Err(bad(CLIENT, "expected an address after what is observed"));
+        };
+        observe(what);
+        let mut calls = match callers.as_str() {
+            THREAD => by_thread(address),
+            TASKS => by_tasks(address, Rc::clone(&runtime)),
+            LOCAL => by_endpoint(address),
+            _ => Err(bad(CLIENT, "the callers are unknown")),
+        }?;
+        // This one connects.
+        calls(TURN)?;
+        all.push(calls);
+    }
+    announce("the servers")?;
     for line in stdin().lock().lines() {
-        line.map_err(BenchError::io("reading from the benchmark"))?;
+        let line = line.map_err(BenchError::io("reading from the benchmark"))?;
+        let number = line.parse().ok();
+        let calls = number.and_then(|number: usize| all.get_mut(number));
+        let calls = calls.ok_or_else(|| bad(CLIENT, "a line has the number of a client"))?;
         let begun = Instant::now();
         let answered = calls(TURN)?;
         let took_ns = begun.elapsed().as_nanos();
@@ -221,6 +257,12 @@ fn call_in_turns(arguments: &[String]) -> Result<(), BenchError> {
             .map_err(BenchError::io("writing to the benchmark"))?;
     }
     Ok(())
+}
+
+/// A channel with an endpoint of its own, for an endpoint that channels share is measured, or not.
+fn channel(address: &str) -> Result<Channel, BenchError> {
+    let builder = Channel::builder(address).own_endpoint();
+    builder.lazy().map_err(failed)
 }
 
 /// The observed rate, and the median of its ratio to the other one in pairs of turns. `turn` makes one: 0 is without, 1
@@ -257,7 +299,7 @@ async fn call<C: Caller>(client: &EchoClient<C>, number: u64) -> Result<(), Benc
 }
 
 fn by_thread(address: &str) -> Result<Calls, BenchError> {
-    let client = EchoClient::new(Channel::lazy(address).map_err(failed)?);
+    let client = EchoClient::new(channel(address)?);
     Ok(Box::new(move |turn| {
         let until = Instant::now() + turn;
         let mut number = 0;
@@ -270,9 +312,8 @@ fn by_thread(address: &str) -> Result<Calls, BenchError> {
     }))
 }
 
-fn by_tasks(address: &str) -> Result<Calls, BenchError> {
-    let runtime = Flavor::CurrentThread.runtime()?;
-    let client = EchoClient::new(Channel::lazy(address).map_err(failed)?);
+fn by_tasks(address: &str, runtime: Rc<Runtime>) -> Result<Calls, BenchError> {
+    let client = EchoClient::new(channel(address)?);
     Ok(Box::new(move |turn| {
         let until = Instant::now() + turn;
         let one = |client: EchoClient<Channel>| async move {

@@ -84,6 +84,8 @@ pub(crate) struct CallCell {
     has_permit: AtomicBool,
     /// The driver task that drives for the caller. A cell that is used again keeps the reference.
     task: OnceLock<TaskHandle>,
+    /// Another task was to drive for the caller: the next one gets a task anew.
+    has_other_task: AtomicBool,
     is_watched: AtomicBool,
     /// Of a call of a balanced channel. A cell that is used again keeps the memory.
     placement: OnceLock<Box<Placement>>,
@@ -109,7 +111,8 @@ impl CallCell {
         unused.number = number;
         *unused.key.get_mut() = NO_KEY;
         *unused.has_permit.get_mut() = permits.is_some();
-        if unused.task.get().is_some_and(TaskHandle::is_gone) {
+        let has_other_task = std::mem::take(unused.has_other_task.get_mut());
+        if has_other_task || unused.task.get().is_some_and(TaskHandle::is_gone) {
             unused.task.take();
         }
         if let Some(placement) = unused.placement.get_mut() {
@@ -143,6 +146,7 @@ impl CallCell {
             permits: None,
             has_permit: AtomicBool::new(false),
             task: OnceLock::new(),
+            has_other_task: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
             placement: OnceLock::new(),
             stream: None,
@@ -169,12 +173,16 @@ impl CallCell {
     /// for the cell before.
     #[inline]
     pub(crate) fn watch_by(&self, task: &TaskHandle) -> bool {
-        let is_own = self.stream.is_none() && self.task.get_or_init(|| task.clone()).is(task);
-        if is_own {
-            task.begin_call();
-            self.is_watched.store(true, Ordering::Relaxed);
+        if self.stream.is_some() {
+            return false;
         }
-        is_own
+        if !self.task.get_or_init(|| task.clone()).is(task) {
+            self.has_other_task.store(true, Ordering::Relaxed);
+            return false;
+        }
+        task.begin_call();
+        self.is_watched.store(true, Ordering::Relaxed);
+        true
     }
 
     /// Whether a driver task drives for the caller.

@@ -269,3 +269,38 @@ impl Drop for Driver {
         self.tasks.end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use starling_share::DriverTask;
+
+    use super::*;
+    use crate::call_cell::CallCell;
+    use crate::plane::Operation;
+
+    #[test]
+    fn a_cell_that_is_used_again_finds_the_task_of_another_endpoint() {
+        let address = Address::parse("udp://127.0.0.1:9").expect("an address");
+        let driver = || Driver::start(&address, &Time::default(), &EndpointConfig::default());
+        let [first, second] = [driver(), driver()].map(|driver| driver.expect("a driver"));
+        // The tasks have not ended: no executor has dropped them.
+        let [(_first_task, first), (_second_task, second)] =
+            [&first, &second].map(|driver| DriverTask::new(&driver.shared, None));
+
+        let watched_by = |task: &TaskHandle| {
+            let cell = CallCell::new(
+                Operation::Connect {
+                    wait_for_ready: false,
+                },
+                None,
+            );
+            let is_watched = cell.watch_by(task);
+            cell.abandon();
+            cell.recycle();
+            is_watched
+        };
+        assert!(watched_by(&first) && watched_by(&first));
+        watched_by(&second);
+        assert!(watched_by(&second), "the cell still has the first task");
+    }
+}
