@@ -70,6 +70,10 @@ impl CallRecorder {
         if code == Code::Ok && self.run.add(key, 0) {
             return false;
         }
+        if code == Code::Ok && self.is_settled() && key.is_valid() {
+            self.run.begin(key, 0);
+            return true;
+        }
         self.record_different(code, key, request, response)
     }
 
@@ -127,6 +131,10 @@ impl CallRecorder {
         let key = Key::of_duration(elapsed_ns, request, response);
         if self.run.add(key, elapsed_ns) {
             return false;
+        }
+        if self.is_settled() && key.is_valid() {
+            self.run.begin(key, elapsed_ns);
+            return true;
         }
         self.end_different(key, elapsed_ns, request, response)
     }

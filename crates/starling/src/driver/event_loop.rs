@@ -200,7 +200,7 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
         let Calls {
             table,
             unsent,
-            measures,
+            mut measures,
             ..
         } = std::mem::take(&mut *self.calls.lock());
         let calls = table
@@ -331,7 +331,7 @@ impl<I: Device> EventLoop<I> {
         let (core, continuation, key) = (&mut self.core, self.continuation, entry.key());
         let made = reply.call().0.with_request(|call| {
             if let Some(metrics) = &open.connection.metrics {
-                metrics.begin(call, core.raw.context().now_ns(), &reply.call().0.measure);
+                metrics.begin(call, core.raw.turn_ns(), &reply.call().0.measure);
             }
             let session = (call.types).and_then(|types| open.session(types.id, call));
             match session {
@@ -380,7 +380,7 @@ impl<I: Device> EventLoop<I> {
         let (Some(operation), Some(open)) = (reply.take_operation(), self.channels.get(&channel))
         else {
             // It was given up.
-            let (now_ns, calls) = (|| self.core.executor.now_ns(), self.calls.lock());
+            let (now_ns, mut calls) = (|| self.core.executor.now_ns(), self.calls.lock());
             return (calls.measures).end(channel, reply.call(), Err(Code::Cancelled), now_ns);
         };
         let (executor, connection) = (&self.core.executor, &open.connection);

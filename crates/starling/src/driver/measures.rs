@@ -13,32 +13,47 @@ use crate::plane::CallHandle;
 /// The metrics of the loop's channels, if they are enabled. A channel is here until it is closed, and each of its
 /// calls has ended by then or was cancelled.
 #[derive(Default)]
-pub(super) struct Measures(HashMap<u64, Arc<ClientMetrics>, IdHasher>);
+pub(super) struct Measures {
+    all: HashMap<u64, Arc<ClientMetrics>, IdHasher>,
+    /// Those of one of the channels: the last whose call has ended.
+    last: Option<(u64, Arc<ClientMetrics>)>,
+}
 
 impl Measures {
     pub(super) fn open(&mut self, channel: u64, connection: &Connection) {
         if let Some(metrics) = &connection.metrics {
-            self.0.insert(channel, Arc::clone(metrics));
+            self.all.insert(channel, Arc::clone(metrics));
         }
     }
 
     pub(super) fn close(&mut self, channel: u64) {
-        self.0.remove(&channel);
+        self.all.remove(&channel);
+        self.last = None;
     }
 
     /// A call that was begun has ended, if it is measured: with the bytes of its response or with a code.
     #[inline]
     pub(super) fn end(
-        &self,
+        &mut self,
         channel: u64,
         call: &CallHandle,
         result: Result<usize, Code>,
         now_ns: impl FnOnce() -> u64,
     ) {
-        if let Some(measured) = call.0.measure.take()
-            && let Some(metrics) = self.0.get(&channel)
-        {
+        let Some(measured) = call.0.measure.take() else {
+            return;
+        };
+        if !matches!(&self.last, Some((last, _)) if *last == channel) {
+            self.find(channel);
+        }
+        if let Some((_, metrics)) = &self.last {
             metrics.end(measured, result, now_ns());
         }
+    }
+
+    #[inline(never)]
+    fn find(&mut self, channel: u64) {
+        let found = self.all.get(&channel);
+        self.last = found.map(|metrics| (channel, Arc::clone(metrics)));
     }
 }
