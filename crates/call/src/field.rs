@@ -190,6 +190,26 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
+/// The bytes of a position in a stream, if these fields are that alone, as those of most messages of streams.
+#[inline]
+fn lone_stream_bytes(fields: &[u8]) -> Option<&[u8; StreamPosition::LEN]> {
+    let (head, value) = fields.split_first_chunk::<FIELD_LEN>()?;
+    let is_stream = *head == field_head(tag::STREAM, StreamPosition::LEN);
+    value.try_into().ok().filter(|_| is_stream)
+}
+
+/// The position in a stream, if these fields are that alone.
+#[inline]
+pub(crate) fn lone_stream(fields: &[u8]) -> Option<StreamPosition> {
+    StreamPosition::from_bytes(lone_stream_bytes(fields)?)
+}
+
+/// Whether these fields, which were validated, are a position in a stream alone.
+#[inline]
+pub(crate) fn is_lone_stream(fields: &[u8]) -> bool {
+    lone_stream_bytes(fields).is_some()
+}
+
 /// Validates the fields of a message. `accept` gets every field and returns whether it may occur in
 /// this direction; the limits on all fields together are checked here.
 pub(crate) fn walk<'a>(
@@ -246,9 +266,15 @@ pub(crate) fn put_metadata(out: &mut Vec<u8>, key: &str, value: &[u8]) {
 }
 
 pub(crate) fn put_field(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
-    out.push(tag);
-    out.extend_from_slice(&(value.len() as u16).to_le_bytes());
+    out.extend_from_slice(&field_head(tag, value.len()));
     out.extend_from_slice(value);
+}
+
+/// What stands in front of the value of a field.
+#[inline]
+pub(crate) fn field_head(tag: u8, value_len: usize) -> [u8; FIELD_LEN] {
+    let [low, high] = (value_len as u16).to_le_bytes();
+    [tag, low, high]
 }
 
 pub(crate) fn put_stream(out: &mut Vec<u8>, stream: Option<StreamPosition>) {

@@ -54,5 +54,7 @@ pub use self::request::{
     DeadlineStamp, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RequestExtension, method_of, set_sent,
     split_method,
 };
-pub use self::response::{RESPONSE_FIELDS_AT, ResponseHeader, ResponseParts, STREAM_RESPONSE_LEN};
+pub use self::response::{
+    RESPONSE_FIELDS_AT, ResponseHeader, ResponseParts, STREAM_RESPONSE_LEN, put_stream_response,
+};
 pub use crate::field::{HeaderError, MAX_EXTENSION, MAX_METADATA, MAX_STATUS_MESSAGE};

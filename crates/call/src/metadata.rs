@@ -5,7 +5,9 @@
 
 use std::fmt;
 
-use crate::field::{Field, Fields, MAX_METADATA, key_is_valid, metadata_field_len, put_metadata};
+use crate::field::{
+    Field, Fields, MAX_METADATA, is_lone_stream, key_is_valid, metadata_field_len, put_metadata,
+};
 
 /// Why a pair was not added.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -155,6 +157,9 @@ impl<'a> MetadataView<'a> {
 
     /// A copy that outlives the message.
     pub fn to_owned(&self) -> Metadata {
+        if is_lone_stream(self.fields) {
+            return Metadata::default();
+        }
         let mut fields = Vec::new();
         for (key, value) in self.iter() {
             put_metadata(&mut fields, key, value);

@@ -110,8 +110,9 @@ impl Payload<'_> {
             Self::InPlace { fields, body } => {
                 let mut message = spare;
                 message.clear();
-                let head = message.head_mut();
-                head.extend_from_slice(fields.unwrap_or(&[]));
+                let (head, fields) = (message.head_mut(), fields.unwrap_or(&[]));
+                head.reserve(fields.len() + body.len());
+                head.extend_from_slice(fields);
                 let body_at = head.len() as u32;
                 head.extend_from_slice(body);
                 OwnedMessage::new(message, 0, body_at)

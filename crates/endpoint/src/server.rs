@@ -202,10 +202,15 @@ impl Answer {
         if !parts.needs_extension() {
             return Prefix::NONE;
         }
-        let mut extension = Vec::with_capacity(STREAM_RESPONSE_LEN);
-        let prefix = prefix_of(parts.put(&mut extension));
         let head = self.message.head_mut();
         let room = extra.headroom.min(head.len());
+        if let (Some(position), Some(place)) = (parts.only_stream(), head.first_chunk_mut())
+            && room == place.len()
+        {
+            return prefix_of(header::put_stream_response(place, position));
+        }
+        let mut extension = Vec::with_capacity(STREAM_RESPONSE_LEN);
+        let prefix = prefix_of(parts.put(&mut extension));
         match head.get_mut(..extension.len()) {
             // A large body stays where it is.
             Some(place) if room == extension.len() => place.copy_from_slice(&extension),

@@ -3,7 +3,7 @@
 use crate::code::Code;
 use crate::coding::RequestCoding;
 use crate::encoding::Encoding;
-use crate::field::{Field, Fields, HeaderError, MAX_EXTENSION};
+use crate::field::{Field, Fields, HeaderError, MAX_EXTENSION, is_lone_stream, lone_stream};
 use crate::metadata::MetadataView;
 use crate::status::Status;
 use crate::stream::StreamPosition;
@@ -50,6 +50,9 @@ pub fn fields_between(payload: &[u8], from: usize, to: usize) -> &[u8] {
 
 /// The encoding that validated fields give.
 pub fn encoding_of(fields: &[u8]) -> Encoding {
+    if is_lone_stream(fields) {
+        return Encoding::default();
+    }
     Fields::new(fields)
         .find_map(|field| match field {
             Ok(Field::Encoding(encoding)) => Some(encoding),
@@ -74,6 +77,9 @@ pub fn form_of(fields: &[u8]) -> (Encoding, RequestCoding) {
 
 /// The position in a stream that validated fields give.
 pub fn stream_of(fields: &[u8]) -> Option<StreamPosition> {
+    if let Some(position) = lone_stream(fields) {
+        return Some(position);
+    }
     Fields::new(fields).find_map(|field| match field {
         Ok(Field::Stream(position)) => Some(position),
         _ => None,
@@ -82,6 +88,9 @@ pub fn stream_of(fields: &[u8]) -> Option<StreamPosition> {
 
 /// The status that validated fields give. None if it is OK.
 pub fn status_of(fields: &[u8]) -> Option<Status> {
+    if is_lone_stream(fields) {
+        return None;
+    }
     let (mut code, mut message, mut not_run) = (Code::Ok, "", false);
     for field in Fields::new(fields) {
         match field {

@@ -5,7 +5,8 @@ use crate::coding::{CompressedBody, RequestCoding};
 use crate::descriptor::CallDescriptor;
 use crate::encoding::Encoding;
 use crate::field::{
-    FIELD_LEN, Field, HeaderError, MAX_EXTENSION, put_compressed, put_field, put_stream, tag, walk,
+    FIELD_LEN, Field, HeaderError, MAX_EXTENSION, lone_stream, put_compressed, put_field,
+    put_stream, tag, walk,
 };
 use crate::metadata::Metadata;
 use crate::method::MethodId;
@@ -60,6 +61,13 @@ impl RequestExtension {
     pub fn parse(payload: &[u8]) -> Result<Self, HeaderError> {
         let rest = payload.get(METHOD_LEN..).ok_or(HeaderError::Truncated)?;
         let fields = split_extension(rest)?;
+        if let Some(position) = lone_stream(fields) {
+            return Ok(Self {
+                body_at: REQUEST_FIELDS_AT + fields.len(),
+                stamp: None,
+                continues_stream: position.number != 0,
+            });
+        }
         let (mut timeout_us, mut sent_us) = (None, None);
         let mut continues_stream = false;
         let (mut has_stream, mut is_compressed) = (false, false);

@@ -4,7 +4,8 @@ use super::extension::{HeaderSize, LENGTH_LEN, split_extension};
 use crate::code::Code;
 use crate::coding::CompressedBody;
 use crate::field::{
-    FIELD_LEN, Field, HeaderError, MAX_EXTENSION, put_compressed, put_field, put_stream, tag, walk,
+    FIELD_LEN, Field, HeaderError, MAX_EXTENSION, field_head, lone_stream, put_compressed,
+    put_field, put_stream, tag, walk,
 };
 use crate::metadata::Metadata;
 use crate::status::Status;
@@ -46,6 +47,10 @@ impl<'a> ResponseHeader<'a> {
             compressed: None,
             body_at: RESPONSE_FIELDS_AT + fields.len(),
         };
+        if let Some(position) = lone_stream(fields) {
+            header.stream = Some(position);
+            return Ok(header);
+        }
         walk(fields, |field| match field {
             Field::Status(code) => {
                 header.code = code;
@@ -112,6 +117,14 @@ impl ResponseParts<'_> {
             || self.compressed.is_some()
     }
 
+    /// The position in a stream, if there is nothing else.
+    #[inline]
+    pub fn only_stream(&self) -> Option<StreamPosition> {
+        let has_others =
+            self.status.is_some() || self.metadata.is_some() || self.compressed.is_some();
+        self.stream.filter(|_| !has_others)
+    }
+
     /// Appends the extension of a response.
     pub fn put(&self, out: &mut Vec<u8>) -> HeaderSize {
         let start = out.len();
@@ -139,5 +152,23 @@ impl ResponseParts<'_> {
             continues_stream: false,
             len: (LENGTH_LEN + length) as u16,
         }
+    }
+}
+
+/// Writes the extension of a response that has a position in a stream and nothing else.
+#[inline]
+pub fn put_stream_response(
+    place: &mut [u8; STREAM_RESPONSE_LEN],
+    position: StreamPosition,
+) -> HeaderSize {
+    let (length, field) = place.split_at_mut(LENGTH_LEN);
+    length.copy_from_slice(&((FIELD_LEN + StreamPosition::LEN) as u16).to_le_bytes());
+    let (head, value) = field.split_at_mut(FIELD_LEN);
+    head.copy_from_slice(&field_head(tag::STREAM, StreamPosition::LEN));
+    value.copy_from_slice(&position.to_bytes());
+    HeaderSize {
+        extended: true,
+        continues_stream: false,
+        len: STREAM_RESPONSE_LEN as u16,
     }
 }

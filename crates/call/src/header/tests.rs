@@ -318,3 +318,66 @@ fn any_bytes_give_a_header_or_an_error() {
         }
     });
 }
+
+#[test]
+fn a_position_alone_is_written_in_place_as_with_other_parts() {
+    let position = full_options().stream.unwrap();
+    let parts = ResponseParts {
+        stream: Some(position),
+        ..ResponseParts::default()
+    };
+    let mut out = Vec::new();
+    let size = parts.put(&mut out);
+    let mut place = [0xff; STREAM_RESPONSE_LEN];
+    assert_eq!(parts.only_stream(), Some(position));
+    assert_eq!(put_stream_response(&mut place, position), size);
+    assert_eq!(out, place);
+    let status = Status::internal("more than a position");
+    let more = ResponseParts {
+        status: Some(&status),
+        ..parts
+    };
+    assert_eq!(more.only_stream(), None);
+}
+
+#[test]
+fn a_position_alone_reads_as_one_beside_a_field_that_is_skipped() {
+    let position = full_options().stream.unwrap();
+    let options = CallOptions {
+        stream: Some(position),
+        ..CallOptions::default()
+    };
+    let mut alone = Vec::new();
+    options.put_header(MethodId(7), &mut alone, 0);
+    // A field of a later version, which changes nothing.
+    let mut beside = alone.clone();
+    beside.extend_from_slice(&[0xff, 0, 0]);
+    let length = (beside.len() - REQUEST_FIELDS_AT) as u16;
+    beside[REQUEST_FIELDS_AT - 2..REQUEST_FIELDS_AT].copy_from_slice(&length.to_le_bytes());
+
+    let read = |bytes: &[u8]| {
+        let fields = &bytes[REQUEST_FIELDS_AT..];
+        let request = RequestExtension::parse(bytes).unwrap();
+        let response = ResponseHeader::parse(&bytes[REQUEST_FIELDS_AT - 2..]).unwrap();
+        assert_eq!(request.body_at, bytes.len());
+        assert_eq!(response.body_at, fields.len() + RESPONSE_FIELDS_AT);
+        let metadata = MetadataView::of_extension(fields).to_owned();
+        let of_both = (request.stamp, request.continues_stream, response.stream);
+        (
+            of_both,
+            encoding_of(fields),
+            stream_of(fields),
+            status_of(fields),
+            metadata,
+        )
+    };
+    assert_eq!(read(&alone), read(&beside));
+    assert_eq!(read(&alone).2, Some(position));
+    // An unknown flag is an error in both.
+    let flags_at = REQUEST_FIELDS_AT + STREAM_RESPONSE_LEN - 2 - 1;
+    for bytes in [&mut alone, &mut beside] {
+        bytes[flags_at] |= 0x80;
+        RequestExtension::parse(bytes).unwrap_err();
+        ResponseHeader::parse(&bytes[REQUEST_FIELDS_AT - 2..]).unwrap_err();
+    }
+}
