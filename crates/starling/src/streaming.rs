@@ -25,7 +25,7 @@ mod single_items;
 mod table;
 
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use starling_compress::AlgorithmSet;
@@ -198,6 +198,17 @@ pub(crate) fn halves<Q: Message, P: Message>(
         StreamSender::new(Arc::clone(&end)),
         StreamReceiver::new(end),
     )
+}
+
+/// Wakes those who wait for something of a stream: its reader and its writer.
+#[inline]
+fn wake([reader, writer]: [Option<Waker>; 2]) {
+    if let Some(reader) = reader {
+        reader.wake();
+    }
+    if let Some(writer) = writer {
+        writer.wake();
+    }
 }
 
 // ---- for generated code ----

@@ -1,11 +1,10 @@
 //! The receiving half of one end: messages in order, and what the reader has taken of them.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
 
 use crate::item::Items;
 use crate::number::Number;
+use crate::queue::Queue;
 use crate::{BUNDLE_BYTES, MAX_AHEAD, MESSAGE_BYTES, Violation};
 
 /// A message that the reader has not taken, or whose predecessors are missing.
@@ -24,7 +23,7 @@ pub(crate) struct Incoming {
     pub(crate) next: u64,
     /// By their numbers: messages with items that are there for the reader, then those whose predecessors are
     /// missing.
-    messages: VecDeque<Message>,
+    messages: Queue<Message>,
     /// The costs of `messages`.
     unread_bytes: usize,
     /// Bytes of messages that were taken and that the other end does not know of.
@@ -40,7 +39,7 @@ impl Incoming {
     pub(crate) fn new(window: u32) -> Self {
         Self {
             next: 0,
-            messages: VecDeque::new(),
+            messages: Queue::default(),
             unread_bytes: 0,
             unreported_bytes: 0,
             window,
@@ -86,7 +85,8 @@ impl Incoming {
         };
         let message = Message { number, body, cost };
         if number != expected {
-            let at = self.messages.partition_point(|it| it.number < number);
+            let behind = self.early().take_while(|it| it.number > number).count();
+            let at = self.messages.len() - behind;
             self.messages.insert(at, message);
             return Ok(false);
         }
@@ -126,14 +126,6 @@ impl Incoming {
             self.append(at, message);
             at += self.messages.len() - before;
         }
-        self.release_memory();
-    }
-
-    /// A stream at rest has no memory here.
-    fn release_memory(&mut self) {
-        if self.messages.is_empty() {
-            self.messages = VecDeque::new();
-        }
     }
 
     /// The reader has taken a message.
@@ -155,7 +147,6 @@ impl Incoming {
         }
         let Message { body, cost, .. } = self.messages.pop_front()?;
         self.count_taken(cost);
-        self.release_memory();
         Some(Items::new(body))
     }
 
@@ -194,7 +185,7 @@ impl Incoming {
     pub(crate) fn discard(&mut self) {
         self.discards = true;
         while self.take().is_some() {}
-        for early in &mut self.messages {
+        for early in self.messages.iter_mut() {
             early.body = Bytes::new();
         }
     }

@@ -38,6 +38,7 @@ mod incoming;
 mod item;
 mod number;
 mod outgoing;
+mod queue;
 mod server;
 
 pub use client::{ClientEvent, ClientStream, StreamRequest, StreamResponse};

@@ -1,11 +1,11 @@
 //! The sending half of one end: items that wait, and what the other end's reader has not taken.
 
-use std::collections::VecDeque;
 use std::fmt;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use crate::queue::Queue;
 use crate::{BUNDLE_BYTES, FIRST_WINDOW, MESSAGE_BYTES, MOST_WAITING, SMALL_TAIL, Violation, item};
 
 /// The body of a message: items behind room for a call header.
@@ -76,7 +76,7 @@ struct Sent {
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     /// Items that wait, in bundles that are full but for the last one.
-    waiting: VecDeque<Bundle>,
+    waiting: Queue<Bundle>,
     waiting_bytes: usize,
     /// Bytes in front of each bundle.
     room: u32,
@@ -96,7 +96,7 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     pub(crate) fn new(room: usize) -> Self {
         Self {
-            waiting: VecDeque::new(),
+            waiting: Queue::default(),
             waiting_bytes: 0,
             room: room as u32,
             next: 0,
@@ -161,7 +161,7 @@ impl Outgoing {
     /// Lends the bundle that items are being added to. None: there is none, or it has no room.
     pub(crate) fn lend_bundle(&mut self) -> Option<LentBundle> {
         let room = self.room();
-        if !self.has_room() || !self.waiting.back()?.takes(room, 1) {
+        if !self.has_room() || !self.waiting.back_mut()?.takes(room, 1) {
             return None;
         }
         let bundle = self.waiting.pop_back()?;
@@ -229,10 +229,6 @@ impl Outgoing {
         let bundle = self.waiting.pop_front().unwrap_or_default();
         let bytes = bundle.len(self.room());
         self.waiting_bytes -= bytes;
-        if self.waiting.is_empty() {
-            // A stream at rest has no memory here.
-            self.waiting = VecDeque::new();
-        }
         let bytes = bytes + MESSAGE_BYTES;
         self.untaken.push(Sent { number, bytes });
         self.untaken_bytes += bytes;
@@ -259,7 +255,7 @@ impl Outgoing {
 
     /// Drops the items that wait.
     pub(crate) fn clear(&mut self) {
-        self.waiting = VecDeque::new();
+        self.waiting = Queue::default();
         self.waiting_bytes = 0;
         self.closed = true;
     }

@@ -34,14 +34,18 @@ pub enum Arrival {
     Cancelled,
 }
 
+/// Requests that are held without memory of their own.
+const HELD_HERE: usize = 2;
+
 /// The server's end of a stream.
 #[derive(Debug)]
 pub struct ServerStream<R> {
     id: u64,
     outgoing: Outgoing,
     incoming: Incoming,
-    /// Requests without an answer, oldest first. A stream at rest has one, which has no memory of its own.
-    held: SmallVec<[R; 1]>,
+    /// Requests without an answer, oldest first. A stream at rest has one, and one item each way at a time has a
+    /// second one for a moment: these have no memory of their own.
+    held: SmallVec<[R; HELD_HERE]>,
     /// As many as the client wants held.
     hold: u8,
     answer_now: bool,
@@ -297,7 +301,7 @@ impl<R> ServerStream<R> {
     /// The oldest request. There is one.
     fn pop_held(&mut self) -> R {
         let oldest = self.held.remove(0);
-        if self.held.spilled() && self.held.len() <= 1 {
+        if self.held.spilled() && self.held.len() <= HELD_HERE {
             self.held.shrink_to_fit();
         }
         oldest

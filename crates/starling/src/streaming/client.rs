@@ -19,14 +19,15 @@ use starling_stream::{Bundle, ClientEvent, ClientStream, Items, StreamRequest, S
 use super::account::{HeldBytes, body_of};
 use super::again::FirstRequest;
 use super::route::Route;
-use super::{StreamEnd, only_servers_send};
+use super::{StreamEnd, only_servers_send, wake};
 use crate::call_cell::CallCell;
 use crate::coding::CallCoding;
 use crate::options::CallOptions;
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Waiting};
 
-/// The calls that are out. A stream at rest has one.
-type Calls = SmallVec<[Outstanding; 1]>;
+/// The calls that are out. A stream at rest has one, and one item each way at a time has two.
+type Calls = SmallVec<[Outstanding; CALLS_HERE]>;
+const CALLS_HERE: usize = 2;
 
 /// A request that has no response.
 struct Outstanding {
@@ -237,7 +238,7 @@ impl ClientEnd {
             .position(|own| std::ptr::eq(&*own.call.0, call))
         {
             calls.swap_remove(index);
-            if calls.len() <= 1 {
+            if calls.spilled() && calls.len() <= CALLS_HERE {
                 calls.shrink_to_fit();
             }
         }
@@ -287,7 +288,7 @@ impl ClientEnd {
         let failed = stream_failed(&mut state);
         drop(state);
         self.give_up(failed);
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        wake(wakers);
         self.transmit();
     }
 
@@ -347,7 +348,7 @@ impl ClientEnd {
         }
         self.give_up((request, calls));
         self.route.flush();
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        wake(wakers);
     }
 }
 

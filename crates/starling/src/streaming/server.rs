@@ -14,11 +14,11 @@ use starling_message::Bytes;
 use starling_message::protobuf::DecodeLimits;
 use starling_stream::{Answer, Arrival, Bundle, Items, ServerStream};
 
-use super::StreamEnd;
 use super::account::{HeldBytes, body_of};
 use super::limits::StreamShare;
 use super::open_bundle::{self, Open, Owner};
 use super::table::{Key, Streams};
+use super::{StreamEnd, wake};
 use crate::nested::ResponseMetadata;
 use crate::plane::Waiting;
 
@@ -65,7 +65,7 @@ pub(crate) struct ServerEnd {
 }
 
 // Thousands of streams may be at rest.
-const _: () = assert!(size_of::<ServerEnd>() <= 384);
+const _: () = assert!(size_of::<ServerEnd>() <= 464);
 
 impl ServerEnd {
     /// The end of a stream that this request opens.
@@ -155,7 +155,7 @@ impl ServerEnd {
         }
         // The task that goes on has something to say, perhaps: its answer and this one are one.
         drop(state);
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        wake(wakers);
     }
 
     /// Items that came, which count if they are beyond the window.
@@ -177,11 +177,10 @@ impl ServerEnd {
         let handler = state.handler.take();
         self.flush(state);
         self.cancellation.cancel(status);
-        wakers
-            .into_iter()
-            .flatten()
-            .chain(handler)
-            .for_each(Waker::wake);
+        wake(wakers);
+        if let Some(handler) = handler {
+            handler.wake();
+        }
     }
 
     /// Whether the client has no request held.
@@ -334,7 +333,7 @@ impl ServerEnd {
         if was_over {
             self.cancellation.finish();
         }
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        wake(wakers);
     }
 }
 
