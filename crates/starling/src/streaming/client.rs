@@ -177,8 +177,12 @@ impl ClientEnd {
             let call = CallHandle(CallCell::of_stream(self.outgoing(request), &this));
             let reply = Reply::new(call.clone());
             state.calls.push(Outstanding { call, number });
+            let goes_on = state.stream.has_request() || state.writer.is_some();
             drop(state);
             self.route.start(reply);
+            if !goes_on {
+                return true;
+            }
             any = true;
         }
     }
@@ -286,10 +290,14 @@ impl ClientEnd {
             false => [None, None],
         };
         let failed = stream_failed(&mut state);
+        let has_request = state.stream.has_request();
         drop(state);
         self.give_up(failed);
         wake(wakers);
-        self.transmit();
+        // Whoever has something to send from now on sends it.
+        if has_request {
+            self.transmit();
+        }
     }
 
     /// Begins the stream again: nothing of it has come from the server that it was begun at.

@@ -32,11 +32,12 @@ impl Future for HandlerTask {
             return Poll::Ready(());
         };
         let poll = end.begin_handler(cx);
-        let polled = running.as_mut().poll(cx);
-        drop(poll);
-        let result = match polled {
-            Poll::Ready(result) => result,
-            Poll::Pending => match end.end_handler() {
+        let result = match running.as_mut().poll(cx) {
+            Poll::Ready(result) => {
+                drop(poll);
+                result
+            }
+            Poll::Pending => match poll.end() {
                 Some(result) => result,
                 None => return Poll::Pending,
             },

@@ -304,15 +304,8 @@ impl ServerEnd {
         Running {
             end: self,
             outer: open_bundle::begin(self.owner()),
+            is_over: false,
         }
-    }
-
-    /// Sends what the handler has sent in a poll. Returns how the stream has ended, if it has.
-    pub(super) fn end_handler(&self) -> Option<Result<(), Status>> {
-        let state = self.state.lock();
-        let finished = state.stream.finished().cloned();
-        self.flush(state);
-        finished
     }
 
     pub(super) fn finish(&self, result: Result<(), Status>) {
@@ -341,16 +334,35 @@ impl ServerEnd {
 pub(super) struct Running<'a> {
     end: &'a ServerEnd,
     outer: Open,
+    is_over: bool,
 }
 
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
+impl<'a> Running<'a> {
+    /// The handler waits. Sends what it has sent in this poll. Returns how the stream has ended, if it has.
+    pub(super) fn end(mut self) -> Option<Result<(), Status>> {
+        let state = self.leave();
+        let finished = state.stream.finished().cloned();
+        self.end.flush_now(state);
+        finished
+    }
+
+    fn leave(&mut self) -> MutexGuard<'a, State> {
+        self.is_over = true;
         let lent = open_bundle::end(std::mem::take(&mut self.outer));
         let mut state = self.end.state.lock();
         state.in_handler = false;
         if let Some(lent) = lent {
             state.stream.take_back(lent);
             state.is_lent = false;
+        }
+        state
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            drop(self.leave());
         }
     }
 }
