@@ -130,9 +130,9 @@ impl CallCell {
     }
 
     /// A call of a stream.
-    pub(crate) fn of_stream(call: OutgoingCall, stream: &Arc<ClientEnd>) -> Arc<Self> {
+    pub(crate) fn of_stream(call: OutgoingCall, stream: Arc<ClientEnd>) -> Arc<Self> {
         let mut cell = Self::empty(call.message.call);
-        cell.stream = Some(Arc::clone(stream));
+        cell.stream = Some(stream);
         cell.state.get_mut().set_operation(Operation::Call(call));
         Arc::new(cell)
     }

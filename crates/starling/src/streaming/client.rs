@@ -155,11 +155,11 @@ impl ClientEnd {
 
     /// Sends what may leave now. Returns whether anything did.
     fn transmit(&self) -> bool {
-        let Some(this) = self.this.upgrade() else {
-            return false;
-        };
         let mut any = false;
         loop {
+            let Some(this) = self.this.upgrade() else {
+                return any;
+            };
             let mut state = self.state.lock();
             let Some(request) = state.stream.poll_request() else {
                 // What has left makes room.
@@ -174,7 +174,7 @@ impl ClientEnd {
                 return any;
             };
             let number = request.position.number;
-            let call = CallHandle(CallCell::of_stream(self.outgoing(request), &this));
+            let call = CallHandle(CallCell::of_stream(self.outgoing(request), this));
             let reply = Reply::new(call.clone());
             state.calls.push(Outstanding { call, number });
             let goes_on = state.stream.has_request() || state.writer.is_some();
@@ -311,7 +311,7 @@ impl ClientEnd {
         let Some(call) = again.filter(|_| !state.stream.is_over()) else {
             return;
         };
-        let call = CallHandle(CallCell::of_stream(call, &this));
+        let call = CallHandle(CallCell::of_stream(call, this));
         let reply = Reply::new(call.clone());
         state.stream.rename(id);
         state.calls.push(Outstanding { call, number: 0 });

@@ -37,7 +37,7 @@ fn a_request_that_waits_at_the_server_is_not_kept_and_can_be_made_again() {
     assert_eq!(position.number, 1);
     let outgoing = end.outgoing(request);
     assert_eq!(outgoing.message.payload.capacity(), 0, "it has no body");
-    let call = CallHandle(CallCell::of_stream(outgoing, &end));
+    let call = CallHandle(CallCell::of_stream(outgoing, Arc::clone(&end)));
     state.calls.push(Outstanding {
         call: call.clone(),
         number: 1,
@@ -66,7 +66,7 @@ fn the_request_that_begins_a_stream_is_kept() {
     let end = ClientEnd::new(route, watch, CallOptions::default(), None, None);
     let opening = end.state.lock().stream.poll_request();
     let outgoing = end.outgoing(opening.expect("a stream begins"));
-    let call = CallHandle(CallCell::of_stream(outgoing, &end));
+    let call = CallHandle(CallCell::of_stream(outgoing, Arc::clone(&end)));
     call.0.handle_sent();
     assert!(call.0.with_request(|_| ()).is_some());
     // It had no body, and its message comes back with the header in front of that.
