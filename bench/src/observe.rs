@@ -226,7 +226,7 @@ fn call_in_turns(arguments: &[String]) -> Result<(), BenchError> {
     let [callers, clients @ ..] = arguments else {
         return Err(bad(CLIENT, "expected the callers, and the clients"));
     };
-    // One for all: the channels of a second one are slower.
+    // One for all: only what is observed is to differ.
     let runtime = Rc::new(Flavor::CurrentThread.runtime()?);
     let mut all = Vec::new();
     for client in clients.chunks(2) {

@@ -136,19 +136,18 @@ impl CallRecorder {
             self.run.begin(key, elapsed_ns);
             return true;
         }
-        self.end_different(key, elapsed_ns, request, response)
+        self.end_different(key, elapsed_ns, request, response);
+        false
     }
 
     #[inline(never)]
-    fn end_different(&self, key: Key, elapsed_ns: u64, request: usize, response: usize) -> bool {
-        if !key.is_valid() {
+    fn end_different(&self, key: Key, elapsed_ns: u64, request: usize, response: usize) {
+        if key.is_valid() {
+            self.end_run();
+            self.run.begin(key, elapsed_ns);
+        } else {
             self.end_with(Code::Ok, elapsed_ns, request, Some(response));
-            return false;
         }
-        let is_first = self.is_settled();
-        self.end_run();
-        self.run.begin(key, elapsed_ns);
-        is_first
     }
 
     /// The turn ends, which took so long.

@@ -76,6 +76,7 @@ impl<T> Queue<T> {
     /// If there are fewer elements.
     #[inline]
     pub(crate) fn insert(&mut self, at: usize, element: T) {
+        debug_assert!(at <= self.len());
         match (at, &mut self.first) {
             (0, None) => self.first = Some(element),
             (0, Some(first)) => {

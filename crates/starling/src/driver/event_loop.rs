@@ -331,7 +331,9 @@ impl<I: Device> EventLoop<I> {
         let (core, continuation, key) = (&mut self.core, self.continuation, entry.key());
         let made = reply.call().0.with_request(|call| {
             if let Some(metrics) = &open.connection.metrics {
-                metrics.begin(call, core.raw.turn_ns(), &reply.call().0.measure);
+                // Not the last turn's time: the loop may have slept since.
+                let now_ns = core.raw.context().now_ns();
+                metrics.begin(call, now_ns, &reply.call().0.measure);
             }
             let session = (call.types).and_then(|types| open.session(types.id, call));
             match session {

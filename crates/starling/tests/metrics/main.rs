@@ -10,6 +10,7 @@ mod text;
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use common::{any_addresses, payload, serve, wait_until};
 use starling::metrics::{CallTotals, Side};
@@ -131,6 +132,35 @@ fn calls_are_in_flight_until_they_end_and_a_dropped_one_is_cancelled() {
         for series in after {
             assert!(series.totals.calls() >= before[&*series.key.method].calls());
         }
+    }
+}
+
+#[test]
+fn a_call_begins_when_the_endpoint_takes_it_which_may_have_slept_for_another_call() {
+    starling::metrics::enable();
+    for address in any_addresses() {
+        let (server, gate) = serve(&address);
+        let channel = Channel::builder(server.address()).own_endpoint().lazy();
+        let client = TestClient::new(channel.expect("a channel"));
+        std::thread::scope(|scope| {
+            // It drives the endpoint, and sleeps there.
+            let sleeper = scope.spawn(|| client.wait(&payload(b"")).wait().expect("an echo"));
+            wait_until(|| gate.waiting.load(Ordering::SeqCst) == 1);
+            std::thread::sleep(Duration::from_millis(300));
+            let begun = Instant::now();
+            client.echo(&payload(b"")).wait().expect("an echo");
+            let most_ns = begun.elapsed().as_nanos() as u64;
+            gate.open.store(true, Ordering::SeqCst);
+            sleeper.join().expect("no panic");
+            wait_until(|| calls(Side::Client, &server).contains_key("test.Test/Echo"));
+            let recorded = calls(Side::Client, &server)["test.Test/Echo"].duration(Code::Ok);
+            assert_eq!(recorded.count(), 1);
+            assert!(
+                recorded.sum() <= most_ns,
+                "{} of {most_ns} ns",
+                recorded.sum()
+            );
+        });
     }
 }
 
