@@ -14,17 +14,23 @@ pub struct Bundle {
     /// The room, then items.
     pub head: Vec<u8>,
     /// The last part of the last item, if that is held by reference.
-    pub tail: Option<Bytes>,
+    // Boxed because it is rare, and each end of a stream has room for a bundle.
+    pub tail: Option<Box<Bytes>>,
 }
 
 impl fmt::Debug for Bundle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tail = self.tail.as_ref().map_or(0, Bytes::len);
+        let tail = self.tail.as_ref().map_or(0, |tail| tail.len());
         write!(f, "Bundle({} + {tail} bytes)", self.head.len())
     }
 }
 
 impl Bundle {
+    /// Its head and its tail.
+    pub fn into_parts(self) -> (Vec<u8>, Option<Bytes>) {
+        (self.head, self.tail.map(|tail| *tail))
+    }
+
     /// A bundle with room for a call header and memory for so many bytes of items.
     fn with_capacity(room: usize, bytes: usize) -> Self {
         let mut head = Vec::with_capacity(room + bytes);
@@ -34,7 +40,7 @@ impl Bundle {
 
     /// Bytes of its items.
     fn len(&self, room: usize) -> usize {
-        self.head.len() - room + self.tail.as_ref().map_or(0, Bytes::len)
+        self.head.len() - room + self.tail.as_ref().map_or(0, |tail| tail.len())
     }
 
     /// Whether so many more bytes of items may be appended.
@@ -141,7 +147,7 @@ impl Outgoing {
         item::put(&mut bundle.head, head, tail);
         match tail {
             Some(tail) if tail.len() < SMALL_TAIL => bundle.head.extend_from_slice(tail),
-            _ => bundle.tail = tail.cloned(),
+            _ => bundle.tail = tail.cloned().map(Box::new),
         }
         self.waiting_bytes += len;
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     first: Option<T>,
-    /// What is behind the first one. None if there is nothing: a queue that was long keeps no memory.
+    /// What is behind the first one. It keeps its memory until the queue is empty.
     #[expect(clippy::box_collection, reason = "thousands of queues are at rest")]
     rest: Option<Box<VecDeque<T>>>,
 }
@@ -37,10 +37,8 @@ impl<T> Queue<T> {
 
     #[inline]
     pub(crate) fn back_mut(&mut self) -> Option<&mut T> {
-        match &mut self.rest {
-            Some(rest) => rest.back_mut(),
-            None => self.first.as_mut(),
-        }
+        let last = self.rest.as_mut().and_then(|rest| rest.back_mut());
+        last.or(self.first.as_mut())
     }
 
     pub(crate) fn get(&self, at: usize) -> Option<&T> {
@@ -76,7 +74,7 @@ impl<T> Queue<T> {
     /// If there are fewer elements.
     #[inline]
     pub(crate) fn insert(&mut self, at: usize, element: T) {
-        debug_assert!(at <= self.len());
+        assert!(at <= self.len(), "{at} of {} elements", self.len());
         match (at, &mut self.first) {
             (0, None) => self.first = Some(element),
             (0, Some(first)) => {
@@ -89,35 +87,22 @@ impl<T> Queue<T> {
 
     #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<T> {
-        let first = self.first.take();
-        if let Some(rest) = &mut self.rest {
-            self.first = rest.pop_front();
-            self.release();
+        let next = self.rest.as_mut().and_then(|rest| rest.pop_front());
+        if next.is_none() {
+            self.rest = None;
         }
-        first
+        std::mem::replace(&mut self.first, next)
     }
 
     pub(crate) fn pop_back(&mut self) -> Option<T> {
-        let Some(rest) = &mut self.rest else {
-            return self.first.take();
-        };
-        let last = rest.pop_back();
-        self.release();
-        last
+        let last = self.rest.as_mut().and_then(|rest| rest.pop_back());
+        last.or_else(|| self.pop_front())
     }
 
     pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
-        if at == 0 {
-            return self.pop_front();
-        }
-        let removed = self.rest.as_mut()?.remove(at - 1);
-        self.release();
-        removed
-    }
-
-    fn release(&mut self) {
-        if self.rest.as_ref().is_some_and(|rest| rest.is_empty()) {
-            self.rest = None;
+        match at {
+            0 => self.pop_front(),
+            _ => self.rest.as_mut()?.remove(at - 1),
         }
     }
 }
@@ -128,7 +113,7 @@ mod tests {
 
     /// All operations, in an order that `seed` decides, beside a queue of the standard library.
     #[test]
-    fn it_has_what_a_deque_has_and_nothing_else_when_it_is_short() {
+    fn it_has_what_a_deque_has_and_no_memory_when_it_is_empty() {
         for seed in 1..200 {
             let (mut queue, mut model) = (Queue::default(), VecDeque::new());
             let mut random = seed;
@@ -158,7 +143,7 @@ mod tests {
                 assert_eq!(queue.back_mut(), model.back_mut());
                 assert_eq!(queue.get(at), model.get(at));
                 assert!(queue.iter().eq(&model) && queue.iter().rev().eq(model.iter().rev()));
-                assert_eq!(queue.rest.is_some(), model.len() > 1);
+                assert!(queue.rest.is_none() || !model.is_empty());
             }
         }
     }

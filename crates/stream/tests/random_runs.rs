@@ -86,9 +86,9 @@ struct World {
 }
 
 fn body_of(bundle: starling_stream::Bundle, room: usize) -> Bytes {
-    let mut bytes = bundle.head;
+    let (mut bytes, tail) = bundle.into_parts();
     assert!(bytes.len() >= room || bytes.is_empty());
-    if let Some(tail) = bundle.tail {
+    if let Some(tail) = tail {
         bytes.extend_from_slice(&tail);
     }
     let room = room.min(bytes.len());

@@ -47,21 +47,35 @@ struct State {
     writer: Option<Waker>,
 }
 
+/// What most streams do not have.
+struct Uncommon {
+    /// Sent with the first request.
+    metadata: Metadata,
+    /// What its options say of messages.
+    coding: Option<CallCoding>,
+    /// What begins the stream again, if it may.
+    first: Option<FirstRequest>,
+}
+
+impl Uncommon {
+    /// None if there is nothing.
+    fn boxed(self) -> Option<Box<Self>> {
+        let is_there = !self.metadata.is_empty() || self.coding.is_some() || self.first.is_some();
+        is_there.then(|| Box::new(self))
+    }
+}
+
 /// A client's end of a stream.
 pub(crate) struct ClientEnd {
     this: Weak<Self>,
     route: Route,
     method: &'static MethodDescriptor,
     deadline: Option<Instant>,
-    metadata: Option<Box<Metadata>>,
     wait_for_ready: bool,
-    /// What its options say of messages.
-    // Boxed because it is rare, as what follows: thousands of streams may be at rest.
-    coding: Option<Box<CallCoding>>,
     /// The process that began the stream; see [`forks`].
     process: u32,
-    /// What begins the stream again, if it may.
-    first: Option<Box<FirstRequest>>,
+    // Boxed because it is rare: thousands of streams may be at rest.
+    uncommon: Option<Box<Uncommon>>,
     state: Mutex<State>,
 }
 
@@ -83,8 +97,13 @@ impl ClientEnd {
             Route::Local(..) => None,
         };
         let (first, refused) = match FirstRequest::of(policy, method) {
-            Ok(first) => (first.map(Box::new), None),
+            Ok(first) => (first, None),
             Err(status) => (None, Some(status)),
+        };
+        let uncommon = Uncommon {
+            metadata: options.metadata,
+            coding,
+            first,
         };
         Arc::new_cyclic(|this| {
             let mut end = Self {
@@ -92,11 +111,9 @@ impl ClientEnd {
                 route,
                 method,
                 deadline,
-                metadata: (!options.metadata.is_empty()).then(|| Box::new(options.metadata)),
                 wait_for_ready,
-                coding: coding.map(Box::new),
                 process: forks(),
-                first,
+                uncommon: uncommon.boxed(),
                 state: Mutex::new(State {
                     stream: ClientStream::new(0, 1, 0, false),
                     calls: Calls::new(),
@@ -128,10 +145,18 @@ impl ClientEnd {
         end
     }
 
+    fn coding(&self) -> Option<&CallCoding> {
+        self.uncommon.as_ref()?.coding.as_ref()
+    }
+
+    fn first(&self) -> Option<&FirstRequest> {
+        self.uncommon.as_ref()?.first.as_ref()
+    }
+
     /// The call that carries a request of the stream. One without items has no memory for a body.
     fn describe(&self, request: StreamRequest) -> CallDescriptor {
         let StreamRequest { mut position, body } = request;
-        let codes = (self.coding.as_ref()).is_some_and(|coding| coding.algorithm().is_some());
+        let codes = (self.coding()).is_some_and(|coding| coding.algorithm().is_some());
         position.flags = position.flags.with_if(codes, StreamFlags::CODED);
         let mut message = CallDescriptor {
             call: CallNumber::next(),
@@ -141,7 +166,7 @@ impl ClientEnd {
             deadline: self.deadline,
             metadata: Metadata::default(),
             encoding: Encoding::Native,
-            coding: (self.coding.as_ref()).and_then(|coding| coding.of_stream(false)),
+            coding: (self.coding()).and_then(|coding| coding.of_stream(false)),
             stream: Some(position),
             payload: Msgbuf::new(),
             headroom: 0,
@@ -149,7 +174,8 @@ impl ClientEnd {
         if !body.head.is_empty() {
             message.headroom = message.header_len();
         }
-        message.payload = Msgbuf::from_parts(body.head, body.tail);
+        let (head, tail) = body.into_parts();
+        message.payload = Msgbuf::from_parts(head, tail);
         message
     }
 
@@ -190,10 +216,10 @@ impl ClientEnd {
     fn outgoing(&self, request: StreamRequest) -> OutgoingCall {
         let is_first = request.position.number == 0;
         let mut message = self.describe(request);
-        if is_first && (self.metadata.is_some() || self.coding.is_some()) {
+        if is_first && let Some(uncommon) = &self.uncommon {
             let before = message.headroom;
-            message.metadata = self.metadata.as_deref().cloned().unwrap_or_default();
-            message.coding = (self.coding.as_ref()).and_then(|coding| coding.of_stream(true));
+            message.metadata = uncommon.metadata.clone();
+            message.coding = (uncommon.coding.as_ref()).and_then(|coding| coding.of_stream(true));
             message.headroom = message.header_len();
             message.payload.set_headroom(before, message.headroom);
         }
@@ -204,7 +230,8 @@ impl ClientEnd {
         let wait_for_ready = self.wait_for_ready && is_first;
         let mut call = OutgoingCall::new(message, Some(self.method), wait_for_ready);
         call.counted_by_caller = true;
-        if let (true, Some(first), Route::Channel(shared, _)) = (is_first, &self.first, &self.route)
+        if let (true, Some(first), Route::Channel(shared, _)) =
+            (is_first, self.first(), &self.route)
         {
             first.keep(shared, &call);
         }
@@ -246,7 +273,7 @@ impl ClientEnd {
                 calls.shrink_to_fit();
             }
         }
-        if let (Some(first), Route::Channel(shared, _)) = (&self.first, &self.route)
+        if let (Some(first), Route::Channel(shared, _)) = (self.first(), &self.route)
             && !stream.is_over()
             && let Some(until) = first.handle_end(shared, call.number(), &result)
         {
@@ -255,7 +282,7 @@ impl ClientEnd {
             let timer = first.timer(Weak::clone(&self.this));
             return shared.transport.wake_at(until, timer);
         }
-        let result = match &self.first {
+        let result = match self.first() {
             Some(first) => result.map_err(|status| first.with_attempts(status)),
             None => result,
         };
@@ -307,7 +334,7 @@ impl ClientEnd {
         };
         let mut state = self.state.lock();
         let id = next_id();
-        let again = self.first.as_ref().and_then(|first| first.again(id));
+        let again = self.first().and_then(|first| first.again(id));
         let Some(call) = again.filter(|_| !state.stream.is_over()) else {
             return;
         };
@@ -347,7 +374,7 @@ impl ClientEnd {
         let calls = std::mem::take(&mut state.calls);
         let wakers = [state.reader.take(), state.writer.take()];
         drop(state);
-        if let Some(first) = &self.first {
+        if let Some(first) = self.first() {
             first.cancel();
         }
         if self.process != forks() {

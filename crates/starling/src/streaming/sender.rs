@@ -290,6 +290,7 @@ fn fill<M: Message, T>(
             if let Some(small) = tail.take_if(|tail| tail.len() < SMALL_TAIL) {
                 head.extend_from_slice(&small);
             }
+            let tail = tail.map(Box::new);
             return (Bundle { head, tail }, true);
         }
     }

@@ -36,6 +36,8 @@ struct State {
     has_pushed: bool,
     /// A bundle is with the thread that runs the handler.
     is_lent: bool,
+    /// No request was held when the table was last swept.
+    was_quiet: bool,
     /// Sent behind all items, unless the handler sets trailers.
     response_metadata: Option<ResponseMetadata>,
     /// The client's, if there is any.
@@ -52,6 +54,7 @@ impl State {
 pub(crate) struct ServerEnd {
     table: Weak<Streams>,
     key: Key,
+    share: StreamShare,
     local: LocalHandle,
     encoding: Encoding,
     cancellation: Cancellation,
@@ -65,7 +68,7 @@ pub(crate) struct ServerEnd {
 }
 
 // Thousands of streams may be at rest.
-const _: () = assert!(size_of::<ServerEnd>() <= 464);
+const _: () = assert!(size_of::<ServerEnd>() <= 456);
 
 impl ServerEnd {
     /// The end of a stream that this request opens.
@@ -88,6 +91,7 @@ impl ServerEnd {
             codes: AtomicBool::new(false),
             table: Arc::downgrade(table),
             key,
+            share,
             local,
             encoding,
             cancellation: Cancellation::default(),
@@ -100,6 +104,7 @@ impl ServerEnd {
                 has_ended: false,
                 has_pushed: false,
                 is_lent: false,
+                was_quiet: false,
                 response_metadata: None,
                 metadata,
             }),
@@ -183,9 +188,16 @@ impl ServerEnd {
         }
     }
 
-    /// Whether the client has no request held.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.state.lock().stream.held().is_empty()
+    /// What the stream may hold.
+    pub(super) fn share(&self) -> StreamShare {
+        self.share
+    }
+
+    /// Whether the client had no request held when this was asked last, nor has one now.
+    pub(super) fn is_forgotten(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_quiet = state.stream.held().is_empty();
+        std::mem::replace(&mut state.was_quiet, is_quiet) && is_quiet
     }
 
     /// Sends what may leave now, unless the handler may have more in a moment.
@@ -397,8 +409,9 @@ fn respond(local: &LocalHandle, answer: Answer<HeldReply>, cancellation: &Cancel
         body,
     } = answer;
     let mut reply = to.into_reply(cancellation);
-    *reply.buffer() = body.head;
-    if let Some(tail) = body.tail {
+    let (head, tail) = body.into_parts();
+    *reply.buffer() = head;
+    if let Some(tail) = tail {
         reply.set_tail(tail);
     }
     if !metadata.is_empty() {

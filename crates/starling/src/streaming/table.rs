@@ -12,7 +12,7 @@ use starling_message::protobuf::DecodeLimits;
 
 use super::account::ByteAccount;
 use super::handler_task::HandlerTask;
-use super::limits::{StreamLimits, StreamShare};
+use super::limits::StreamLimits;
 use super::server::ServerEnd;
 use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
@@ -43,18 +43,11 @@ struct ClientKey {
     id: u64,
 }
 
-struct Entry {
-    end: Arc<ServerEnd>,
-    share: StreamShare,
-    /// No request was held when the table was last swept.
-    was_quiet: bool,
-}
-
 /// What a peer has, until the endpoint forgets it or it is restarted.
 struct Client {
     number: u64,
     incarnation: u64,
-    streams: HashMap<ClientKey, Entry, RandomState>,
+    streams: HashMap<ClientKey, Arc<ServerEnd>, RandomState>,
 }
 
 /// A client without streams keeps memory for so many.
@@ -144,7 +137,7 @@ impl Streams {
             peer: caller,
             cancellation: end.cancellation().clone(),
         };
-        self.insert(cx, key, &end, share);
+        self.insert(cx, key, &end);
         end.handle_request(request, reply.hold(end.cancellation()));
         let handler = handler(ServerStreamEnd(Arc::clone(&end) as _), call);
         let task = HandlerTask::new(end, handler);
@@ -176,8 +169,7 @@ impl Streams {
                 streams: HashMap::default(),
             }
         });
-        let entry = client.streams.get(&of_client);
-        (client.number, entry.map(|entry| Arc::clone(&entry.end)))
+        (client.number, client.streams.get(&of_client).cloned())
     }
 
     /// Whether all streams are over, with their ends on their way to the clients.
@@ -190,24 +182,13 @@ impl Streams {
         self.table.lock().streams
     }
 
-    fn insert<I: PacketIo>(
-        self: &Arc<Self>,
-        cx: &Context<'_, I>,
-        key: Key,
-        end: &Arc<ServerEnd>,
-        share: StreamShare,
-    ) {
-        let entry = Entry {
-            end: Arc::clone(end),
-            share,
-            was_quiet: false,
-        };
+    fn insert<I: PacketIo>(self: &Arc<Self>, cx: &Context<'_, I>, key: Key, end: &Arc<ServerEnd>) {
         let mut table = self.table.lock();
         // This thread has just found it, and peers are forgotten between turns.
         let Some(client) = table.clients.get_mut(&key.peer) else {
             return;
         };
-        client.streams.insert(key.of_client, entry);
+        client.streams.insert(key.of_client, Arc::clone(end));
         table.streams += 1;
         if !std::mem::replace(&mut table.is_swept, true) {
             drop(table);
@@ -228,16 +209,15 @@ impl Streams {
     fn sweep(&self) -> bool {
         let mut table = self.table.lock();
         let mut forgotten = Vec::new();
-        for (peer, client) in &mut table.clients {
-            for (of_client, entry) in &mut client.streams {
-                let is_quiet = entry.end.is_quiet();
-                if std::mem::replace(&mut entry.was_quiet, is_quiet) && is_quiet {
+        for (peer, client) in &table.clients {
+            for (of_client, end) in &client.streams {
+                if end.is_forgotten() {
                     let key = Key {
                         peer: *peer,
                         client: client.number,
                         of_client: *of_client,
                     };
-                    forgotten.push((key, Arc::clone(&entry.end)));
+                    forgotten.push((key, Arc::clone(end)));
                 }
             }
         }
@@ -264,9 +244,9 @@ impl Streams {
         let Some(client) = client else {
             return;
         };
-        for entry in client.streams.into_values() {
-            (entry.end).abort(Status::cancelled("the client is gone"));
-            self.account.release(client.number, entry.share);
+        for end in client.streams.into_values() {
+            end.abort(Status::cancelled("the client is gone"));
+            self.account.release(client.number, end.share());
         }
     }
 
@@ -277,19 +257,19 @@ impl Streams {
             return;
         };
         let removed = client.streams.get(&key.of_client);
-        if !removed.is_some_and(|entry| std::ptr::eq(Arc::as_ptr(&entry.end), end)) {
+        if !removed.is_some_and(|known| std::ptr::eq(Arc::as_ptr(known), end)) {
             return;
         }
-        let entry = client.streams.remove(&key.of_client);
+        let removed = client.streams.remove(&key.of_client);
         if client.streams.is_empty() {
             client.streams.shrink_to(FEW);
         }
         table.streams -= 1;
         drop(table);
-        if let Some(entry) = &entry {
-            self.account.release(key.client, entry.share);
+        if let Some(removed) = &removed {
+            self.account.release(key.client, removed.share());
         }
         // Without the lock: it may be the last reference to what its handler has.
-        drop(entry);
+        drop(removed);
     }
 }

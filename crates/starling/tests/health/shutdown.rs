@@ -72,12 +72,12 @@ impl Client {
         let method = (HEALTH_SERVICE.methods.iter())
             .find(|method| method.path.ends_with("/Watch"))
             .expect("health has it");
-        let mut head = next.body.head;
+        let (mut head, tail) = next.body.into_parts();
         if head.is_empty() {
             // A request without items has no room for its header either.
             head.resize(options.header_len(), 0);
         }
-        let message = Msgbuf::from_parts(head, next.body.tail);
+        let message = Msgbuf::from_parts(head, tail);
         let local = self.endpoint.local();
         let call = local.call_message(self.session, MethodId(method.id), &options, message);
         let response = self.run(call)?;

@@ -66,7 +66,8 @@ impl<I: PacketIo> Raw<I> {
         let mut methods = STREAMS_SERVICE.methods.iter();
         let method = methods.find(|known| known.path.ends_with(method));
         let method = MethodId(method.expect("the service has it").id);
-        let message = Msgbuf::from_parts(first.body.head, first.body.tail);
+        let (head, tail) = first.body.into_parts();
+        let message = Msgbuf::from_parts(head, tail);
         let local = self.endpoint.local();
         let mut call = pin!(local.call_message(self.session, method, &options, message));
         let mut response = None;

@@ -199,12 +199,12 @@ impl Host {
             ..CallOptions::default()
         };
         let continues = request.position.number != 0;
-        let mut head = request.body.head;
+        let (mut head, tail) = request.body.into_parts();
         if head.is_empty() {
             // Without items there is no room for the header either.
             head.resize(options.header_len(), 0);
         }
-        let mut message = Msgbuf::from_parts(head, request.body.tail);
+        let mut message = Msgbuf::from_parts(head, tail);
         let mut again = true;
         loop {
             let Some(session) = self.session(channel, continues)? else {

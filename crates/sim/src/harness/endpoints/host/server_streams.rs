@@ -251,8 +251,9 @@ impl Host {
             metadata,
             body,
         } = answer;
-        *reply.buffer() = body.head;
-        if let Some(tail) = body.tail {
+        let (head, tail) = body.into_parts();
+        *reply.buffer() = head;
+        if let Some(tail) = tail {
             reply.set_tail(tail);
         }
         if !metadata.is_empty() {
