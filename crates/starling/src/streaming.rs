@@ -23,6 +23,7 @@ mod sender;
 mod server;
 mod single_items;
 mod table;
+mod uncommon;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};

@@ -19,6 +19,7 @@ use starling_stream::{Bundle, ClientEvent, ClientStream, Items, StreamRequest, S
 use super::account::{HeldBytes, body_of};
 use super::again::FirstRequest;
 use super::route::Route;
+use super::uncommon::Uncommon;
 use super::{StreamEnd, only_servers_send, wake};
 use crate::call_cell::CallCell;
 use crate::coding::CallCoding;
@@ -47,24 +48,6 @@ struct State {
     writer: Option<Waker>,
 }
 
-/// What most streams do not have.
-struct Uncommon {
-    /// Sent with the first request.
-    metadata: Metadata,
-    /// What its options say of messages.
-    coding: Option<CallCoding>,
-    /// What begins the stream again, if it may.
-    first: Option<FirstRequest>,
-}
-
-impl Uncommon {
-    /// None if there is nothing.
-    fn boxed(self) -> Option<Box<Self>> {
-        let is_there = !self.metadata.is_empty() || self.coding.is_some() || self.first.is_some();
-        is_there.then(|| Box::new(self))
-    }
-}
-
 /// A client's end of a stream.
 pub(crate) struct ClientEnd {
     this: Weak<Self>,
@@ -74,8 +57,7 @@ pub(crate) struct ClientEnd {
     wait_for_ready: bool,
     /// The process that began the stream; see [`forks`].
     process: u32,
-    // Boxed because it is rare: thousands of streams may be at rest.
-    uncommon: Option<Box<Uncommon>>,
+    uncommon: Uncommon,
     state: Mutex<State>,
 }
 
@@ -100,11 +82,7 @@ impl ClientEnd {
             Ok(first) => (first, None),
             Err(status) => (None, Some(status)),
         };
-        let uncommon = Uncommon {
-            metadata: options.metadata,
-            coding,
-            first,
-        };
+        let uncommon = Uncommon::new(options.metadata, coding, first);
         Arc::new_cyclic(|this| {
             let mut end = Self {
                 this: Weak::clone(this),
@@ -113,7 +91,7 @@ impl ClientEnd {
                 deadline,
                 wait_for_ready,
                 process: forks(),
-                uncommon: uncommon.boxed(),
+                uncommon,
                 state: Mutex::new(State {
                     stream: ClientStream::new(0, 1, 0, false),
                     calls: Calls::new(),
@@ -145,18 +123,10 @@ impl ClientEnd {
         end
     }
 
-    fn coding(&self) -> Option<&CallCoding> {
-        self.uncommon.as_ref()?.coding.as_ref()
-    }
-
-    fn first(&self) -> Option<&FirstRequest> {
-        self.uncommon.as_ref()?.first.as_ref()
-    }
-
     /// The call that carries a request of the stream. One without items has no memory for a body.
     fn describe(&self, request: StreamRequest) -> CallDescriptor {
         let StreamRequest { mut position, body } = request;
-        let codes = (self.coding()).is_some_and(|coding| coding.algorithm().is_some());
+        let codes = (self.uncommon.coding()).is_some_and(|coding| coding.algorithm().is_some());
         position.flags = position.flags.with_if(codes, StreamFlags::CODED);
         let mut message = CallDescriptor {
             call: CallNumber::next(),
@@ -166,7 +136,7 @@ impl ClientEnd {
             deadline: self.deadline,
             metadata: Metadata::default(),
             encoding: Encoding::Native,
-            coding: (self.coding()).and_then(|coding| coding.of_stream(false)),
+            coding: (self.uncommon.coding()).and_then(|coding| coding.of_stream(false)),
             stream: Some(position),
             payload: Msgbuf::new(),
             headroom: 0,
@@ -216,10 +186,10 @@ impl ClientEnd {
     fn outgoing(&self, request: StreamRequest) -> OutgoingCall {
         let is_first = request.position.number == 0;
         let mut message = self.describe(request);
-        if is_first && let Some(uncommon) = &self.uncommon {
+        if is_first && !self.uncommon.is_empty() {
             let before = message.headroom;
-            message.metadata = uncommon.metadata.clone();
-            message.coding = (uncommon.coding.as_ref()).and_then(|coding| coding.of_stream(true));
+            message.metadata = self.uncommon.metadata();
+            message.coding = (self.uncommon.coding()).and_then(|coding| coding.of_stream(true));
             message.headroom = message.header_len();
             message.payload.set_headroom(before, message.headroom);
         }
@@ -231,7 +201,7 @@ impl ClientEnd {
         let mut call = OutgoingCall::new(message, Some(self.method), wait_for_ready);
         call.counted_by_caller = true;
         if let (true, Some(first), Route::Channel(shared, _)) =
-            (is_first, self.first(), &self.route)
+            (is_first, self.uncommon.first(), &self.route)
         {
             first.keep(shared, &call);
         }
@@ -273,7 +243,7 @@ impl ClientEnd {
                 calls.shrink_to_fit();
             }
         }
-        if let (Some(first), Route::Channel(shared, _)) = (self.first(), &self.route)
+        if let (Some(first), Route::Channel(shared, _)) = (self.uncommon.first(), &self.route)
             && !stream.is_over()
             && let Some(until) = first.handle_end(shared, call.number(), &result)
         {
@@ -282,7 +252,7 @@ impl ClientEnd {
             let timer = first.timer(Weak::clone(&self.this));
             return shared.transport.wake_at(until, timer);
         }
-        let result = match self.first() {
+        let result = match self.uncommon.first() {
             Some(first) => result.map_err(|status| first.with_attempts(status)),
             None => result,
         };
@@ -334,7 +304,7 @@ impl ClientEnd {
         };
         let mut state = self.state.lock();
         let id = next_id();
-        let again = self.first().and_then(|first| first.again(id));
+        let again = self.uncommon.first().and_then(|first| first.again(id));
         let Some(call) = again.filter(|_| !state.stream.is_over()) else {
             return;
         };
@@ -374,7 +344,7 @@ impl ClientEnd {
         let calls = std::mem::take(&mut state.calls);
         let wakers = [state.reader.take(), state.writer.take()];
         drop(state);
-        if let Some(first) = self.first() {
+        if let Some(first) = self.uncommon.first() {
             first.cancel();
         }
         if self.process != forks() {
