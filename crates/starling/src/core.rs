@@ -51,6 +51,10 @@ pub(crate) struct Core<I: Device> {
     pub(crate) questions: Arc<Questions>,
     /// If metrics are enabled.
     turn_ends: Option<TurnEnds>,
+    /// The calls of a turn are counted at the end of the next one.
+    counts_later: bool,
+    /// There are calls of the turn before.
+    has_uncounted: bool,
     queue: Arc<PollQueue>,
     /// Client sessions of the endpoint that had ended, or begun to drain, when the connections were last polled.
     ended_seen: u64,
@@ -89,6 +93,8 @@ impl<I: Device> Core<I> {
             served: None,
             questions: Arc::default(),
             turn_ends,
+            counts_later: false,
+            has_uncounted: false,
             queue,
             ended_seen: 0,
             woken,
@@ -114,12 +120,24 @@ impl<I: Device> Core<I> {
         Ok(turn)
     }
 
+    /// From now on, the calls of a turn are counted when the next one has sent what it had to: the caller that waits
+    /// for one of them does not wait for that. For an endpoint that does not serve; whoever reads the counts has it
+    /// take one more turn.
+    pub(crate) fn count_later(&mut self) {
+        self.counts_later = true;
+    }
+
     /// Counts the calls of a turn that has ended, if they are measured.
     #[inline]
     fn end_turn(&mut self) {
-        if let Some(ends) = &mut self.turn_ends
-            && ends.are_due()
-        {
+        let Some(ends) = &mut self.turn_ends else {
+            return;
+        };
+        if !ends.are_due() {
+            return;
+        }
+        self.has_uncounted = self.counts_later && !self.has_uncounted;
+        if !self.has_uncounted {
             ends.end(|| self.executor.now_ns().saturating_sub(self.raw.turn_ns()));
         }
     }

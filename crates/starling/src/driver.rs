@@ -114,8 +114,12 @@ impl Driver {
         let driven: Arc<dyn Wake> = Arc::<Shared>::clone(&shared);
         time.wake_at_moves(&driven);
         let asked = Arc::downgrade(&shared);
+        let process = forks();
         threads::add(ThreadRole::Channels, &questions, move || {
-            if let Some(shared) = asked.upgrade() {
+            // A fork must not drive its parent's endpoint.
+            if process == forks()
+                && let Some(shared) = asked.upgrade()
+            {
                 shared.drive_once();
             }
         });
@@ -128,7 +132,7 @@ impl Driver {
             shared,
             memory,
             next_channel: AtomicU64::new(0),
-            process: forks(),
+            process,
             keeper: Some(keeper),
             #[cfg(feature = "tokio")]
             tasks: tasks::Tasks::new(descriptor),

@@ -85,11 +85,13 @@ pub fn is_enabled() -> bool {
 
 /// The counts of all calls so far, by side, address and method.
 pub fn snapshot() -> Vec<CallSeries> {
+    crate::threads::kick_channels();
     REGISTRY.snapshot()
 }
 
 /// Some of them, without the first `from`.
 pub(crate) fn page(from: usize, most: usize) -> Vec<CallSeries> {
+    crate::threads::kick_channels();
     REGISTRY.page(from, most)
 }
 

@@ -230,6 +230,7 @@ impl<I: Device> EventLoop<I> {
     }
 
     fn new(mut core: Core<I>) -> Self {
+        core.count_later();
         let calls = Arc::new(Mutex::new(Calls::default()));
         let its_calls = Arc::clone(&calls);
         let continuation = core.raw.register_continuation(move |cx, completion| {

@@ -5,7 +5,10 @@
 //!  turn: ── burst ── handler ── handler ── future: a call ended ── ... ── flush ──▶ Turns::end
 //!                    record     record     end
 //! ```
-//! The time of an inline handler's call is that of its turn: its response leaves with the turn's flush.
+//! The time of an inline handler's call is that of its turn: its response leaves with the turn's flush. Calls that
+//! channels make have times of their own, and are counted in the turn after: see [`Core::count_later`].
+//!
+//! [`Core::count_later`]: crate::core::Core::count_later
 
 use std::array;
 use std::cell::LazyCell;
@@ -160,6 +163,13 @@ impl TurnEnds {
                 gone.end_turn(&elapsed_ns);
             }
         }
+    }
+}
+
+impl Drop for TurnEnds {
+    fn drop(&mut self) {
+        // What the last turn has left.
+        self.end(|| 0);
     }
 }
 
@@ -320,5 +330,17 @@ mod tests {
             1,
             "that of the last turn"
         );
+    }
+
+    #[test]
+    fn what_the_last_turn_has_left_counts_when_the_endpoint_goes() {
+        let address = Arc::from("mem://the-last-turn");
+        let ends = TurnEnds::new();
+        let recorder = TurnRecorder::new(Some(&ends.turns), Side::Client, &address, "/a.B/Last");
+        recorder.begin();
+        recorder.end(500, 32, Ok(32));
+        assert_eq!(calls(&address), vec![("a.B/Last".into(), 0)]);
+        drop(ends);
+        assert_eq!(calls(&address), vec![("a.B/Last".into(), 1)]);
     }
 }

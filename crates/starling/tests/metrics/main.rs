@@ -136,6 +136,25 @@ fn calls_are_in_flight_until_they_end_and_a_dropped_one_is_cancelled() {
 }
 
 #[test]
+fn a_callers_last_call_counts_though_nobody_drives_the_endpoint_any_more() {
+    starling::metrics::enable();
+    for address in any_addresses() {
+        let (server, _gate) = serve(&address);
+        let channel = Channel::builder(server.address()).own_endpoint().lazy();
+        let client = TestClient::new(channel.expect("a channel"));
+        let echoes = || calls(Side::Client, &server)["test.Test/Echo"].calls();
+        for number in 1..=20 {
+            client.echo(&payload(b"")).wait().expect("an echo");
+            // The thread that a channel keeps may have the endpoint just now.
+            wait_until(|| echoes() == number);
+        }
+        client.echo(&payload(b"")).wait().expect("an echo");
+        drop(client);
+        wait_until(|| echoes() == 21);
+    }
+}
+
+#[test]
 fn a_call_begins_when_the_endpoint_takes_it_which_may_have_slept_for_another_call() {
     starling::metrics::enable();
     for address in any_addresses() {
