@@ -169,11 +169,18 @@ impl Client {
         sink: &mut S,
     ) -> Result<RequestNumber, NotMadeReason> {
         shared.ask_flush();
-        self.request(shared, now, id, message, prefix, tag, sink)
-            .map_err(|not_made| {
-                shared.pool.put(not_made.message);
-                not_made.reason
-            })
+        let request = Queued {
+            number: 0,
+            tag,
+            message,
+            prefix,
+            queued_at: now,
+            is_lent: false,
+        };
+        self.submit(shared, id, request, sink).map_err(|not_made| {
+            shared.pool.put(not_made.message);
+            not_made.reason
+        })
     }
 
     /// The sink is full: the slot waits for the next flush.
@@ -205,26 +212,41 @@ impl Client {
         tag: Tag,
         sink: &mut S,
     ) -> Result<RequestNumber, RequestNotMade> {
-        let session = match self.sessions.get_mut(id) {
-            Some(session) if session.state != State::Closing => session,
-            _ => return Err(not_made(message, NotMadeReason::UnknownSession)),
-        };
-        if session.draining && !prefix.continues {
-            return Err(not_made(message, NotMadeReason::Draining));
-        }
-        let len = prefix.body_len(message.len());
-        let max = session.max_message as usize;
-        if len > max {
-            return Err(not_made(message, NotMadeReason::TooLarge { len, max }));
-        }
-        let number = session.next_number;
         let request = Queued {
-            number,
+            number: 0,
             tag,
             message,
             prefix,
             queued_at: now,
+            is_lent: true,
         };
+        self.submit(shared, id, request, sink)
+    }
+
+    /// Sends a request, whose number it gives, or queues it.
+    fn submit<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        id: SessionId,
+        mut request: Queued,
+        sink: &mut S,
+    ) -> Result<RequestNumber, RequestNotMade> {
+        let (now, message) = (request.queued_at, &request.message);
+        let session = match self.sessions.get_mut(id) {
+            Some(session) if session.state != State::Closing => session,
+            _ => return Err(not_made(request.message, NotMadeReason::UnknownSession)),
+        };
+        if session.draining && !request.prefix.continues {
+            return Err(not_made(request.message, NotMadeReason::Draining));
+        }
+        let len = request.prefix.body_len(message.len());
+        let max = session.max_message as usize;
+        if len > max {
+            let reason = NotMadeReason::TooLarge { len, max };
+            return Err(not_made(request.message, reason));
+        }
+        let number = session.next_number;
+        request.number = number;
         let mut holder = (session.free != 0).then_some(id);
         if holder.is_none() && session.has_members && session.queue.is_empty() {
             holder = self.available_member(id);

@@ -44,7 +44,7 @@ impl<L, X> ColdState<L, X> {
     pub(crate) const BYTES: usize = size_of::<Cold<L, X>>() + size_of::<L>();
 }
 
-impl<L, X: Default> ColdState<L, X> {
+impl<L, X: Default + PartialEq> ColdState<L, X> {
     /// The state of a message of several packets, if there is one.
     pub(crate) fn large(&self) -> Option<&L> {
         self.0.as_deref()?.large.as_deref()
@@ -128,6 +128,17 @@ impl<L, X: Default> ColdState<L, X> {
     pub(crate) fn is_bulky(&self) -> bool {
         let cold = self.0.as_deref();
         cold.is_some_and(|cold| cold.large.is_some() || is_bulky(&cold.message))
+    }
+
+    /// Frees what is kept for later messages: there is no message here now.
+    pub(crate) fn drop_spare(&mut self) {
+        let Some(cold) = &mut self.0 else {
+            return;
+        };
+        match cold.large.is_none() && cold.extra == X::default() {
+            true => self.0 = None,
+            false => cold.message = Msgbuf::new(),
+        }
     }
 
     /// Takes out the message and the state of a message of several packets, if there is any cold

@@ -42,6 +42,8 @@ pub(crate) struct Queued {
     pub(crate) message: Msgbuf,
     pub(crate) prefix: Prefix,
     pub(crate) queued_at: u64,
+    /// The caller's message, which it gets back if there is no response.
+    pub(crate) is_lent: bool,
 }
 
 /// A small request and its response in the first slot need only the first three cache lines, and
@@ -338,7 +340,10 @@ impl ClientSession {
         debug_assert!(slot.number < request.number, "the numbers of a slot grow");
         slot.number = request.number;
         slot.tag = request.tag;
-        slot.store_buffer(&mut request.message);
+        match request.is_lent {
+            true => slot.store_buffer(&mut request.message),
+            false => slot.store(&mut request.message),
+        }
         slot.ext = request.prefix.ext;
         slot.active_at = now;
         slot.retries = 0;

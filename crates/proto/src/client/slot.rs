@@ -145,9 +145,13 @@ impl Slot {
         self.executing && self.confirmed_at() >= self.active_at
     }
 
-    /// The server has the request, or it is sent again for the first time.
+    /// The server has the request, or it is sent again for the first time. It may take long, and so many may be
+    /// out: a small one has no buffer meanwhile.
     pub(crate) fn confirm(&mut self, at: u64) {
         *self.cold.extra_mut() = at;
+        if self.inline.get().is_some() {
+            self.cold.drop_spare();
+        }
     }
 
     /// This endpoint was away for so long, and heard of no confirmation meanwhile.
@@ -193,6 +197,26 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slot_whose_request_takes_long_has_a_buffer_only_if_the_request_is_long() {
+        let message = |len| Msgbuf::from_vec(vec![7; len]);
+        let mut slot = Slot::default();
+        slot.store(&mut message(100));
+        slot.confirm(100);
+        assert_eq!(slot.message().0, message(100).head());
+        slot.store(&mut message(10));
+        assert!(
+            slot.cold.take_message().capacity() >= 100,
+            "for the next one"
+        );
+        slot.store(&mut message(100));
+        slot.store(&mut message(10));
+        slot.confirm(200);
+        assert_eq!(slot.message().0, message(10).head());
+        assert_eq!(slot.confirmed_at(), 200);
+        assert_eq!(slot.cold.take_message().capacity(), 0);
+    }
 
     #[test]
     fn what_was_confirmed_after_an_absence_was_not_in_the_future() {

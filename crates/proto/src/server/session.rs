@@ -229,24 +229,29 @@ impl ServerSession {
         0
     }
 
-    /// The slots whose requests are being executed: bit *i* for slot *i*.
-    fn executing(&self) -> u64 {
-        let is_executing = |slot: &Slot| slot.phase == Phase::Executing;
-        let bit = |index| match self.slots.get(index).is_some_and(is_executing) {
-            true => 1 << index,
-            false => 0,
-        };
-        (0..self.slots.count())
-            .map(bit)
-            .fold(0, |all, bit: u64| all | bit)
+    /// The slots whose requests are being executed: bit *i* for slot *i*. They take long, and so many may be here:
+    /// their slots keep no buffers for their responses meanwhile.
+    fn executing(&mut self) -> u64 {
+        let mut executing = 0;
+        for index in 0..self.slots.count() {
+            if let Some(slot) = self.slots.get_mut(index)
+                && slot.phase == Phase::Executing
+            {
+                slot.cold.drop_spare();
+                executing |= 1 << index;
+            }
+        }
+        executing
     }
 
     /// Sends a credit return: what arrived of the request in `slot`, or that it is being executed.
     pub(crate) fn push_credit_return<S: FrameSink>(
-        &self,
+        &mut self,
         slot: usize,
         sink: &mut S,
     ) -> Result<(), SinkError> {
+        let is_executing = self.slots[slot].phase == Phase::Executing;
+        let executing = if is_executing { self.executing() } else { 0 };
         let entry = &self.slots[slot];
         let ack = match entry.cold.large() {
             Some(Large::Receive(window, _)) => CreditReturn {
@@ -254,10 +259,10 @@ impl ServerSession {
                 executing: 0,
                 sack: window.sack(),
             },
-            _ if entry.phase == Phase::Executing => CreditReturn {
+            _ if is_executing => CreditReturn {
                 next: entry.fragments,
                 executing: 1,
-                sack: self.executing(),
+                sack: executing,
             },
             _ => CreditReturn {
                 next: entry.fragments,
