@@ -503,12 +503,32 @@ impl<R> Core<R> {
     ) {
         reply.assert_of(&self.abandoned);
         let is_refused = reply.is_refused();
-        let (id, answer) = reply.into_parts();
+        let (id, answer, prefix) = reply.into_parts();
         let result = result.map_err(|status| match is_refused {
             true => status.with_not_run(),
             false => status.with_run(),
         });
-        self.finish_request(tx, id, answer, result);
+        match prefix.filter(|_| result.is_ok()) {
+            None => self.finish_request(tx, id, answer, result),
+            Some(prefix) => self.finish_sealed(tx, id, answer, prefix),
+        }
+    }
+
+    /// Answers a request with a message that has its header.
+    fn finish_sealed(
+        &mut self,
+        tx: &mut impl PacketTx,
+        id: RequestId,
+        mut answer: Answer,
+        prefix: Prefix,
+    ) {
+        self.pending.remove(id);
+        let (now, sink) = (self.now_ns, &mut Sink(&mut *tx));
+        match (self.proto).respond(now, id, &mut answer.message, prefix, sink) {
+            Ok(()) => self.stats.responses += 1,
+            Err(reason) => self.handle_unsent(tx, id, &mut answer, reason),
+        }
+        self.proto.recycle(answer.message);
     }
 
     /// Refuses a deferred request because its server shuts down.
@@ -518,7 +538,7 @@ impl<R> Core<R> {
         sink: &mut impl starling_proto::FrameSink,
     ) {
         reply.assert_of(&self.abandoned);
-        let (id, answer) = reply.into_parts();
+        let (id, answer, _) = reply.into_parts();
         self.pending.remove(id);
         self.stats.refused_draining += 1;
         if !self.proto.refuse(id, sink) {

@@ -9,6 +9,7 @@
 //!                                                   └─ (dropped) ──────────────▶ INTERNAL
 //! ```
 
+mod answer;
 mod held_reply;
 
 use std::fmt;
@@ -18,26 +19,22 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use starling_call::header::{self, MAX_EXTENSION, ResponseParts, STREAM_RESPONSE_LEN};
+use starling_call::header::{self, STREAM_RESPONSE_LEN};
 use starling_call::{
-    Cancellation, CompressedBody, Encoding, Metadata, MetadataView, MethodId, OwnedMessage, Peer,
-    RequestCoding, RequestView, ResponseBuilder, ResponseExtra, ResponseMessage, Status,
-    StreamPosition, UnaryFn,
+    Cancellation, Encoding, Metadata, MetadataView, MethodId, OwnedMessage, Peer, RequestCoding,
+    RequestView, ResponseBuilder, Status, StreamPosition, UnaryFn,
 };
 use starling_io::PeerId;
 use starling_proto::{Msgbuf, Prefix, RequestId};
 
 use crate::admission::Timing;
-use crate::convert::prefix_of;
 use crate::payload::Payload;
 use crate::room::Holding;
 use crate::sleep_state::SleepState;
 use crate::timers::NEVER;
 
+pub(crate) use answer::Answer;
 pub use held_reply::HeldReply;
-
-/// A response with at least so many bytes is moved into a reply and not copied.
-const MOVED_BYTES: usize = 4096;
 
 /// The facts about a request besides its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -133,105 +130,6 @@ pub(crate) fn expired() -> Status {
     Status::deadline_exceeded("the deadline passed while the server's handler waited")
 }
 
-/// A response that is being built: its bytes, and what goes into its header.
-#[derive(Debug, Default)]
-pub(crate) struct Answer {
-    pub(crate) message: Msgbuf,
-    // Boxed because it is rare and an answer is built for every request.
-    pub(crate) extra: Option<Box<AnswerExtra>>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct AnswerExtra {
-    pub(crate) metadata: Metadata,
-    pub(crate) stream: Option<StreamPosition>,
-    /// How the body is compressed.
-    pub(crate) compressed: Option<CompressedBody>,
-    /// The end of the stream.
-    pub(crate) status: Option<Status>,
-    /// Bytes at the beginning of the answer, in place of which the header goes.
-    pub(crate) headroom: usize,
-}
-
-impl Answer {
-    #[inline]
-    pub(crate) fn of(message: Msgbuf) -> Self {
-        Self {
-            message,
-            extra: None,
-        }
-    }
-
-    pub(crate) fn extra(&mut self) -> &mut AnswerExtra {
-        self.extra.get_or_insert_default()
-    }
-
-    pub(crate) fn set_response(&mut self, response: ResponseMessage) {
-        if response.body.head().len() < MOVED_BYTES && !response.body.has_tail() {
-            let head = self.message.head_mut();
-            head.extend_from_slice(response.body.head());
-        } else {
-            self.message = response.body;
-        }
-        if !response.metadata.is_empty() || response.compressed.is_some() {
-            self.set_extra(ResponseExtra {
-                metadata: response.metadata,
-                compressed: response.compressed,
-            });
-        }
-    }
-
-    #[cold]
-    pub(crate) fn set_extra(&mut self, of_response: ResponseExtra) {
-        let extra = self.extra();
-        extra.metadata = of_response.metadata;
-        extra.compressed = of_response.compressed;
-    }
-
-    /// Puts the header of a successful answer in front of its body.
-    pub(crate) fn seal_extra(&mut self) -> Prefix {
-        let Some(extra) = self.extra.take() else {
-            return Prefix::NONE;
-        };
-        let parts = ResponseParts {
-            status: extra.status.as_ref(),
-            metadata: (!extra.metadata.is_empty()).then_some(&extra.metadata),
-            stream: extra.stream,
-            compressed: extra.compressed,
-        };
-        if !parts.needs_extension() {
-            return Prefix::NONE;
-        }
-        let head = self.message.head_mut();
-        let room = extra.headroom.min(head.len());
-        if let (Some(position), Some(place)) = (parts.only_stream(), head.first_chunk_mut())
-            && room == place.len()
-        {
-            return prefix_of(header::put_stream_response(place, position));
-        }
-        let mut extension = Vec::with_capacity(STREAM_RESPONSE_LEN);
-        let prefix = prefix_of(parts.put(&mut extension));
-        match head.get_mut(..extension.len()) {
-            // A large body stays where it is.
-            Some(place) if room == extension.len() => place.copy_from_slice(&extension),
-            _ => drop(head.splice(..room, extension)),
-        }
-        prefix
-    }
-
-    /// Replaces the answer by a status.
-    #[cold]
-    pub(crate) fn seal_status(&mut self, status: &Status) -> Prefix {
-        self.message.clear();
-        // The memory of a large answer is not kept with a status.
-        if self.message.capacity() > MAX_EXTENSION {
-            self.message = Msgbuf::new();
-        }
-        self.extra = None;
-        prefix_of(ResponseParts::of_status(status).put(self.message.head_mut()))
-    }
-}
-
 macro_rules! answer_writers {
     ($answer:ident) => {
         /// The buffer for the body of the response: empty, with memory.
@@ -261,22 +159,6 @@ macro_rules! answer_writers {
         /// Says how the body of the response is compressed.
         pub fn set_compressed(&mut self, compressed: $crate::CompressedBody) {
             self.$answer().extra().compressed = Some(compressed);
-        }
-
-        /// Sends a position in a stream with the response. If the stream ends with an error, that is
-        /// `status`. The call itself succeeds. The first `headroom` bytes of the buffer are not part of
-        /// the body: if they are [`starling_call::header::STREAM_RESPONSE_LEN`], and there is no
-        /// metadata, the body is not moved for its header.
-        pub fn set_stream(
-            &mut self,
-            stream: StreamPosition,
-            status: Option<Status>,
-            headroom: usize,
-        ) {
-            let extra = self.$answer().extra();
-            extra.stream = Some(stream);
-            extra.status = status;
-            extra.headroom = headroom;
         }
     };
 }
@@ -338,6 +220,13 @@ pub struct Reply<'a> {
 
 impl Reply<'_> {
     answer_writers!(answer);
+
+    /// Sends a position in a stream with the response. If the stream ends with an error, that is
+    /// `status`. The call itself succeeds. The first `headroom` bytes of the buffer are not part of
+    /// the body.
+    pub fn set_stream(&mut self, stream: StreamPosition, status: Option<Status>, headroom: usize) {
+        self.answer().set_stream(stream, status, headroom);
+    }
 
     #[inline]
     fn answer(&mut self) -> &mut Answer {
@@ -430,6 +319,7 @@ impl Reply<'_> {
             is_held: false,
             is_answered: false,
             is_refused: false,
+            prefix: None,
         }
     }
 }
@@ -446,10 +336,23 @@ pub struct DeferredReply {
     is_held: bool,
     is_answered: bool,
     is_refused: bool,
+    /// The header that is in front of the body already.
+    prefix: Option<Prefix>,
 }
 
 impl DeferredReply {
     answer_writers!(answer);
+
+    /// As [`Reply::set_stream`]. If `headroom` is [`STREAM_RESPONSE_LEN`] and nothing else goes into the header, it
+    /// is written there at once, so the body has to be behind it by now.
+    pub fn set_stream(&mut self, stream: StreamPosition, status: Option<Status>, headroom: usize) {
+        if status.is_none() && headroom == STREAM_RESPONSE_LEN {
+            self.prefix = self.answer.seal_stream(stream);
+        }
+        if self.prefix.is_none() {
+            self.answer.set_stream(stream, status, headroom);
+        }
+    }
 
     /// The request had no effect: the caller of a request that ends with a status learns that it may make
     /// the call again. Otherwise it learns that the call ran, even if the status is that of another call
@@ -510,10 +413,13 @@ impl DeferredReply {
             && (self.is_held || self.cancellation.finish())
     }
 
-    /// The parts that the endpoint answers with. The reply counts as answered.
-    pub(crate) fn into_parts(mut self) -> (RequestId, Answer) {
+    /// The parts that the endpoint answers with, and the header in front of the body if there is one. The reply
+    /// counts as answered.
+    pub(crate) fn into_parts(mut self) -> (RequestId, Answer, Option<Prefix>) {
         self.finish();
-        (self.id, std::mem::take(&mut self.answer))
+        let mut answer = std::mem::take(&mut self.answer);
+        let prefix = self.prefix.filter(|_| !answer.unseal_stream());
+        (self.id, answer, prefix)
     }
 }
 

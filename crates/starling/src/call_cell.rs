@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
+use std::thread::LocalKey;
 
 use parking_lot::Mutex;
 use starling_endpoint::{CallNumber, Msgbuf};
@@ -23,8 +24,36 @@ use crate::streaming::ClientEnd;
 /// Cells that a thread keeps for its next calls, at most: some 400 bytes each.
 const SPARE_CELLS: usize = 256;
 
+/// The same of streams: one item each way at a time has two.
+const SPARE_STREAM_CELLS: usize = 16;
+
 thread_local! {
     static SPARE: RefCell<Vec<Arc<CallCell>>> = const { RefCell::new(Vec::new()) };
+    /// Of streams: without a permit, and nobody drives for their calls.
+    static SPARE_OF_STREAMS: RefCell<Vec<Arc<CallCell>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A cell that this thread has kept there.
+#[inline]
+fn take_spare(from: &'static LocalKey<RefCell<Vec<Arc<CallCell>>>>) -> Option<Arc<CallCell>> {
+    let spare = from.try_with(|spare| spare.try_borrow_mut().ok()?.pop());
+    spare.ok().flatten()
+}
+
+/// Keeps a cell there, unless there are so many.
+#[inline]
+fn keep_spare(
+    to: &'static LocalKey<RefCell<Vec<Arc<CallCell>>>>,
+    most: usize,
+    cell: Arc<CallCell>,
+) {
+    let _ = to.try_with(|spare| {
+        if let Ok(mut spare) = spare.try_borrow_mut()
+            && spare.len() < most
+        {
+            spare.push(cell);
+        }
+    });
 }
 
 #[derive(Default)]
@@ -100,8 +129,7 @@ impl CallCell {
     /// An operation that has a permit, if `permits` are given.
     pub(crate) fn new(operation: Operation, permits: Option<&Arc<Permits>>) -> Arc<Self> {
         let number = operation.number();
-        let spare = SPARE.try_with(|spare| spare.try_borrow_mut().ok()?.pop());
-        let mut cell = match spare.ok().flatten() {
+        let mut cell = match take_spare(&SPARE) {
             Some(cell) => cell,
             None => Arc::new(Self::empty(number)),
         };
@@ -131,10 +159,22 @@ impl CallCell {
 
     /// A call of a stream.
     pub(crate) fn of_stream(call: OutgoingCall, stream: Arc<ClientEnd>) -> Arc<Self> {
-        let mut cell = Self::empty(call.message.call);
-        cell.stream = Some(stream);
-        cell.state.get_mut().set_operation(Operation::Call(call));
-        Arc::new(cell)
+        let number = call.message.call;
+        let spare = take_spare(&SPARE_OF_STREAMS);
+        let mut cell = spare.unwrap_or_else(|| Arc::new(Self::empty(number)));
+        let Some(unused) = Arc::get_mut(&mut cell) else {
+            unreachable!("a cell is kept by its last owner");
+        };
+        unused.number = number;
+        *unused.key.get_mut() = NO_KEY;
+        if let Some(placement) = unused.placement.get_mut() {
+            placement.clear();
+        }
+        unused.stream = Some(stream);
+        let state = unused.state.get_mut();
+        state.phase = Phase::Waiting;
+        state.set_operation(Operation::Call(call));
+        cell
     }
 
     fn empty(number: CallNumber) -> Self {
@@ -157,16 +197,19 @@ impl CallCell {
     #[inline]
     pub(crate) fn recycle(mut self: Arc<Self>) {
         // The driver may not have let go of it yet.
-        if self.stream.is_some() || Arc::get_mut(&mut self).is_none() {
-            return;
+        if self.stream.is_none() && Arc::get_mut(&mut self).is_some() {
+            keep_spare(&SPARE, SPARE_CELLS, self);
         }
-        let _ = SPARE.try_with(|spare| {
-            if let Ok(mut spare) = spare.try_borrow_mut()
-                && spare.len() < SPARE_CELLS
-            {
-                spare.push(self);
-            }
-        });
+    }
+
+    /// Keeps a cell of a stream that has had its result, for another call of a stream.
+    #[inline(never)]
+    pub(crate) fn recycle_of_stream(mut self: Arc<Self>) {
+        if let Some(cell) = Arc::get_mut(&mut self) {
+            // First: it may be the last reference, and run destructors.
+            drop(cell.stream.take());
+            keep_spare(&SPARE_OF_STREAMS, SPARE_STREAM_CELLS, self);
+        }
     }
 
     /// Has this driver task drive for the caller until the end of the call. False if another task has driven
@@ -236,6 +279,11 @@ impl CallCell {
         self.state.lock().take_operation()
     }
 
+    #[inline]
+    pub(crate) fn is_of_stream(&self) -> bool {
+        self.stream.is_some()
+    }
+
     /// The request has left. The call of a stream keeps nothing of it: it may wait at the server for long, and its
     /// stream can make the request again.
     #[inline]
@@ -281,12 +329,16 @@ impl CallCell {
         self.finish_with(|_| result);
     }
 
-    /// The same. `make` gets the request, whose memory the result may use.
+    /// The same. `make` gets the request, whose memory the result may use. Returns whether it was the result of a
+    /// call of a stream, which nobody else takes.
     #[inline]
-    pub(crate) fn finish_with(&self, make: impl FnOnce(Option<&mut OutgoingCall>) -> CallResult) {
+    pub(crate) fn finish_with(
+        &self,
+        make: impl FnOnce(Option<&mut OutgoingCall>) -> CallResult,
+    ) -> bool {
         let mut state = self.state.lock();
         if state.phase != Phase::Waiting {
-            return;
+            return false;
         }
         let result = make(match state.operation() {
             Some(Operation::Call(call)) => Some(call),
@@ -298,7 +350,8 @@ impl CallCell {
             let content = state.content.take();
             drop(state);
             drop((content, waker));
-            return stream.handle_result(self, result);
+            stream.handle_result(self, result);
+            return true;
         }
         state.phase = Phase::Finished;
         state.content.get_or_insert_default().result = Some(result);
@@ -306,6 +359,7 @@ impl CallCell {
         if let Some(waker) = waker {
             waker.wake();
         }
+        false
     }
 
     /// Takes the result.

@@ -29,6 +29,7 @@ impl HeldReply {
             is_held: true,
             is_answered: false,
             is_refused: false,
+            prefix: None,
         }
     }
 }

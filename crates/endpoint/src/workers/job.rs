@@ -131,8 +131,9 @@ impl Job {
     pub(super) fn answer_in_place(&mut self) -> Box<dyn WorkerIo> {
         let mut io = self.request.place.take().expect("it was run in place");
         let claim = self.claim.as_ref().expect("it was claimed");
-        let Answer { message, extra } = &self.reply.answer;
-        let is_plain = matches!(self.end, Some(JobEnd::Answered)) && extra.is_none();
+        let answer = &self.reply.answer;
+        let is_plain = matches!(self.end, Some(JobEnd::Answered)) && answer.extra.is_none();
+        let message = &answer.message;
         if is_plain && let Some((preamble, head)) = claim.response_head(message) {
             self.sent = io.answer([&preamble, &head, message.head()]);
         }

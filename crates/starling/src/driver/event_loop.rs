@@ -105,6 +105,8 @@ pub(crate) struct EventLoop<I: Device> {
     calls: Arc<Mutex<Calls>>,
     continuation: ContinuationId,
     channels: HashMap<u64, OpenChannel, IdHasher>,
+    /// The last request of a stream that was handed to the endpoint, by its key: its cell still has it.
+    last_of_stream: Option<usize>,
     /// The wait for the device is that of executors' reactors.
     reactors_wait: bool,
 }
@@ -156,11 +158,13 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
     }
 
     fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
+        self.forget_last_request();
         self.end_wait()?;
         self.core.wait(limit)
     }
 
     fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
+        self.forget_last_request();
         // One that has begun says no more what arrived before.
         self.end_wait()?;
         let wait = self.core.raw.begin_wait()?;
@@ -245,6 +249,7 @@ impl<I: Device> EventLoop<I> {
             calls,
             continuation,
             channels: HashMap::default(),
+            last_of_stream: None,
             reactors_wait: false,
         }
     }
@@ -302,6 +307,17 @@ impl<I: Device> EventLoop<I> {
         }
     }
 
+    /// The last request of a stream is with the endpoint: its cell need not keep it.
+    #[inline]
+    fn forget_last_request(&mut self) {
+        if let Some(key) = self.last_of_stream.take()
+            && let Some(call) = self.calls.lock().table.get(key)
+            && matches!(call.stage, Stage::Made(_))
+        {
+            call.reply.call().0.handle_sent();
+        }
+    }
+
     /// Makes the calls again that were never sent. Returns whether there were any.
     fn handle_failures(&mut self) -> bool {
         let mut calls = self.calls.lock();
@@ -347,13 +363,18 @@ impl<I: Device> EventLoop<I> {
         match made {
             Some(Ok(id)) => {
                 reply.call().0.set_key(key);
-                reply.call().0.handle_sent();
                 let stage = Stage::Made(id);
-                entry.insert(PendingCall {
+                let call = entry.insert(PendingCall {
                     reply,
                     channel,
                     stage,
                 });
+                if call.reply.call().0.is_of_stream() {
+                    drop(calls);
+                    // The next one forgets it, or a sleep: that takes time, and this one has not left yet.
+                    self.forget_last_request();
+                    self.last_of_stream = Some(key);
+                }
             }
             Some(Err(NotMade::Refused(error)))
                 if !matches!(error, CallError::SessionOver | CallError::Draining) =>

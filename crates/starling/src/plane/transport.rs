@@ -232,13 +232,16 @@ impl Reply {
             let mut attempt = cell.take_attempt();
             // First: the caller may make the next call as soon as it has the result.
             cell.return_permit();
-            cell.finish_with(|request| {
+            let was_of_stream = cell.finish_with(|request| {
                 let result = make(request);
                 if let Some(attempt) = &mut attempt {
                     attempt.handle_end(&result);
                 }
                 result
             });
+            if was_of_stream {
+                cell.recycle_of_stream();
+            }
         }
     }
 
