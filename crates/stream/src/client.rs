@@ -72,8 +72,15 @@ pub struct ClientStream {
     is_told: bool,
     /// The server said that it does not have the stream.
     is_gone: bool,
-    headers: Option<Box<Metadata>>,
-    trailers: Option<Box<Metadata>>,
+    /// If there is any.
+    metadata: Option<Box<ServerMetadata>>,
+}
+
+/// What the server has sent beside its items.
+#[derive(Debug, Default)]
+struct ServerMetadata {
+    headers: Metadata,
+    trailers: Metadata,
 }
 
 impl ClientStream {
@@ -93,8 +100,7 @@ impl ClientStream {
             end: None,
             is_told: false,
             is_gone: false,
-            headers: None,
-            trailers: None,
+            metadata: None,
         }
     }
 
@@ -192,13 +198,15 @@ impl ClientStream {
 
     /// The metadata that the server sent first. None until its first message is here.
     pub fn headers(&self) -> Option<Metadata> {
-        let headers = self.headers.as_deref().cloned();
-        (self.incoming.next > 0).then(|| headers.unwrap_or_default())
+        let sent = self.metadata.as_ref();
+        let headers = || sent.map_or_else(Metadata::default, |sent| sent.headers.clone());
+        (self.incoming.next > 0).then(headers)
     }
 
     /// The metadata that the server sent last.
     pub fn trailers(&self) -> Option<&Metadata> {
-        self.trailers.as_deref()
+        let trailers = self.metadata.as_ref().map(|sent| &sent.trailers);
+        trailers.filter(|trailers| !trailers.is_empty())
     }
 
     /// Gives up. Returns the request that tells the server, if that may know the stream.
@@ -389,11 +397,15 @@ impl ClientStream {
         }
         if is_end {
             self.end = Some(Box::new(End::ByServer(status.map_or(Ok(()), Err))));
-            self.trailers = (!metadata.is_empty()).then(|| Box::new(metadata));
+            if !metadata.is_empty() {
+                self.metadata.get_or_insert_default().trailers = metadata;
+            }
             self.outgoing.clear();
             progress |= self.incoming.is_complete();
         } else if position.number == 0 {
-            self.headers = (!metadata.is_empty()).then(|| Box::new(metadata));
+            if !metadata.is_empty() {
+                self.metadata.get_or_insert_default().headers = metadata;
+            }
             progress = true;
         }
         Ok(progress || !could_push)

@@ -28,10 +28,8 @@ use super::limits::{AllHoldings, Holding, StreamLimits, StreamShare};
 const LONG_HEADER: usize = 128;
 const LARGE_BODY: usize = 64 << 10;
 
-/// So is a body that is shorter than this, behind a longer header than the second or in memory that has room for
-/// more: readers keep their last message, and thousands of streams may be at rest.
+/// So is a body that is shorter than this: readers keep their last message, and thousands of streams may be at rest.
 const SHORT_BODY: usize = 128;
-const SHORT_HEADER: usize = 48;
 
 #[derive(Debug, Default)]
 struct Sums {
@@ -188,7 +186,9 @@ pub(super) fn body_of(message: OwnedMessage) -> Bytes {
     let len = bytes.len().saturating_sub(body_at);
     match len {
         0 => Bytes::new(),
-        _ if is_wasteful(&bytes, body_at) => Bytes::copy_from_slice(&bytes[body_at..]),
+        _ if len < SHORT_BODY || body_at > LONG_HEADER && len <= LARGE_BODY => {
+            Bytes::copy_from_slice(&bytes[body_at..])
+        }
         _ => {
             let mut body = Bytes::from(bytes);
             // Not a slice of it, which would be another reference.
@@ -196,12 +196,4 @@ pub(super) fn body_of(message: OwnedMessage) -> Bytes {
             body
         }
     }
-}
-
-/// Whether a message's memory has much beside its body.
-fn is_wasteful(bytes: &Vec<u8>, body_at: usize) -> bool {
-    let len = bytes.len() - body_at;
-    let has_room = bytes.capacity() > bytes.len();
-    len < SHORT_BODY && (body_at > SHORT_HEADER || has_room)
-        || body_at > LONG_HEADER && len <= LARGE_BODY
 }

@@ -19,7 +19,7 @@ use starling_stream::{Bundle, ClientEvent, ClientStream, Items, StreamRequest, S
 use super::account::{HeldBytes, body_of};
 use super::again::FirstRequest;
 use super::route::Route;
-use super::uncommon::Uncommon;
+use super::uncommon::{Parts, Uncommon};
 use super::{StreamEnd, only_servers_send, wake};
 use crate::call_cell::CallCell;
 use crate::coding::CallCoding;
@@ -53,8 +53,6 @@ pub(crate) struct ClientEnd {
     this: Weak<Self>,
     route: Route,
     method: &'static MethodDescriptor,
-    deadline: Option<Instant>,
-    wait_for_ready: bool,
     /// The process that began the stream; see [`forks`].
     process: u32,
     uncommon: Uncommon,
@@ -82,14 +80,18 @@ impl ClientEnd {
             Ok(first) => (first, None),
             Err(status) => (None, Some(status)),
         };
-        let uncommon = Uncommon::new(options.metadata, coding, first);
+        let uncommon = Uncommon::new(Parts {
+            metadata: options.metadata,
+            deadline,
+            wait_for_ready,
+            coding,
+            first,
+        });
         Arc::new_cyclic(|this| {
             let mut end = Self {
                 this: Weak::clone(this),
                 route,
                 method,
-                deadline,
-                wait_for_ready,
                 process: forks(),
                 uncommon,
                 state: Mutex::new(State {
@@ -133,7 +135,7 @@ impl ClientEnd {
             path: MethodPath::Static(self.method.path),
             method: MethodId(self.method.id),
             direction: Direction::Request,
-            deadline: self.deadline,
+            deadline: self.uncommon.deadline(),
             metadata: Metadata::default(),
             encoding: Encoding::Native,
             coding: (self.uncommon.coding()).and_then(|coding| coding.of_stream(false)),
@@ -197,7 +199,7 @@ impl ClientEnd {
     }
 
     fn with_types(&self, message: CallDescriptor, is_first: bool) -> OutgoingCall {
-        let wait_for_ready = self.wait_for_ready && is_first;
+        let wait_for_ready = is_first && self.uncommon.waits_for_ready();
         let mut call = OutgoingCall::new(message, Some(self.method), wait_for_ready);
         call.counted_by_caller = true;
         if let (true, Some(first), Route::Channel(shared, _)) =

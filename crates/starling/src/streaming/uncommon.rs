@@ -1,34 +1,51 @@
 //! What most streams of clients do not have, in one place: thousands of streams may be at rest.
 
+use std::time::Instant;
+
 use starling_endpoint::Metadata;
 
 use super::again::FirstRequest;
 use crate::coding::CallCoding;
 
-pub(super) struct Uncommon(Option<Box<Parts>>);
-
-struct Parts {
-    metadata: Metadata,
-    coding: Option<CallCoding>,
-    first: Option<FirstRequest>,
+#[derive(Default)]
+pub(super) struct Parts {
+    /// What is sent with the first request.
+    pub(super) metadata: Metadata,
+    pub(super) deadline: Option<Instant>,
+    /// The first request waits while the server cannot be reached.
+    pub(super) wait_for_ready: bool,
+    /// What the options say of messages.
+    pub(super) coding: Option<CallCoding>,
+    /// What begins the stream again, if it may.
+    pub(super) first: Option<FirstRequest>,
 }
 
+pub(super) struct Uncommon(Option<Box<Parts>>);
+
 impl Uncommon {
-    /// What is sent with the first request, what the options say of messages, and what begins the stream again, if
-    /// it may.
-    pub(super) fn new(
-        metadata: Metadata,
-        coding: Option<CallCoding>,
-        first: Option<FirstRequest>,
-    ) -> Self {
-        let is_there = !metadata.is_empty() || coding.is_some() || first.is_some();
-        Self(is_there.then(|| {
-            Box::new(Parts {
-                metadata,
-                coding,
-                first,
-            })
-        }))
+    pub(super) fn new(parts: Parts) -> Self {
+        let Parts {
+            metadata,
+            deadline,
+            wait_for_ready,
+            coding,
+            first,
+        } = &parts;
+        let is_there = !metadata.is_empty()
+            || deadline.is_some()
+            || *wait_for_ready
+            || coding.is_some()
+            || first.is_some();
+        Self(is_there.then(|| Box::new(parts)))
+    }
+
+    #[inline]
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.0.as_ref()?.deadline
+    }
+
+    pub(super) fn waits_for_ready(&self) -> bool {
+        self.0.as_ref().is_some_and(|parts| parts.wait_for_ready)
     }
 
     pub(super) fn is_empty(&self) -> bool {
