@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::thread::LocalKey;
@@ -105,7 +105,7 @@ pub(crate) struct CallCell {
     state: Mutex<State>,
     number: CallNumber,
     /// The key of the call in the driver's table. Only the driver uses it.
-    key: AtomicUsize,
+    key: AtomicU32,
     /// If the call is measured. Only the driver uses it.
     pub(crate) measure: CallMeasure,
     /// The call has one of these permits. A cell that is used again keeps the reference.
@@ -123,7 +123,7 @@ pub(crate) struct CallCell {
 }
 
 /// The call is not in the driver's table.
-const NO_KEY: usize = usize::MAX;
+const NO_KEY: u32 = u32::MAX;
 
 impl CallCell {
     /// An operation that has a permit, if `permits` are given.
@@ -181,7 +181,7 @@ impl CallCell {
         Self {
             number,
             state: Mutex::default(),
-            key: AtomicUsize::new(NO_KEY),
+            key: AtomicU32::new(NO_KEY),
             measure: CallMeasure::default(),
             permits: None,
             has_permit: AtomicBool::new(false),
@@ -478,10 +478,11 @@ impl CallCell {
     }
 
     pub(crate) fn key(&self) -> usize {
-        self.key.load(Ordering::Relaxed)
+        self.key.load(Ordering::Relaxed) as usize
     }
 
     pub(crate) fn set_key(&self, key: usize) {
+        let key = u32::try_from(key).expect("fewer calls than that");
         self.key.store(key, Ordering::Relaxed);
     }
 }
