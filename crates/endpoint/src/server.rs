@@ -346,6 +346,7 @@ impl DeferredReply {
     /// As [`Reply::set_stream`]. If `headroom` is [`STREAM_RESPONSE_LEN`] and nothing else goes into the header, it
     /// is written there at once, so the body has to be behind it by now.
     pub fn set_stream(&mut self, stream: StreamPosition, status: Option<Status>, headroom: usize) {
+        debug_assert!(self.prefix.is_none(), "a position is set once");
         if status.is_none() && headroom == STREAM_RESPONSE_LEN {
             self.prefix = self.answer.seal_stream(stream);
         }

@@ -51,7 +51,7 @@ pub(crate) struct Core<I: Device> {
     pub(crate) questions: Arc<Questions>,
     /// If metrics are enabled.
     turn_ends: Option<TurnEnds>,
-    /// The calls of a turn are counted at the end of the next one.
+    /// Calls may be counted at the end of the next turn.
     counts_later: bool,
     /// There are calls of the turn before.
     has_uncounted: bool,
@@ -120,9 +120,9 @@ impl<I: Device> Core<I> {
         Ok(turn)
     }
 
-    /// From now on, the calls of a turn are counted when the next one has sent what it had to: the caller that waits
-    /// for one of them does not wait for that. For an endpoint that does not serve; whoever reads the counts has it
-    /// take one more turn.
+    /// From now on, the calls of a turn are counted when the next one has sent what it had to, with those of that one:
+    /// a caller that makes one call after the other does not wait for it. For an endpoint that does not serve.
+    /// [`Core::count_left`] has to come before a sleep, and whoever reads the counts has a turn taken.
     pub(crate) fn count_later(&mut self) {
         self.counts_later = true;
     }
@@ -139,6 +139,14 @@ impl<I: Device> Core<I> {
         self.has_uncounted = self.counts_later && !self.has_uncounted;
         if !self.has_uncounted {
             ends.end(|| self.executor.now_ns().saturating_sub(self.raw.turn_ns()));
+        }
+    }
+
+    /// Counts the calls that the last turn has left to the next one.
+    #[inline]
+    pub(crate) fn count_left(&mut self) {
+        if self.has_uncounted {
+            self.end_turn();
         }
     }
 

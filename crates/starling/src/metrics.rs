@@ -83,7 +83,10 @@ pub fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
 
-/// The counts of all calls so far, by side, address and method.
+/// The counts of all calls so far, by side, address and method. Those that an endpoint ends just now may be missing.
+///
+/// Takes a turn of each endpoint behind channels that no thread drives. That may run wakers of callers, so hold no lock
+/// that these take.
 pub fn snapshot() -> Vec<CallSeries> {
     crate::threads::kick_channels();
     REGISTRY.snapshot()
@@ -99,7 +102,8 @@ pub(crate) fn page(from: usize, most: usize) -> Vec<CallSeries> {
 /// library; in OpenMetrics, before its `# EOF`.
 ///
 /// Waits for the threads' counters, at most for half a second: those of a thread that does not answer, because
-/// a handler holds it up, are missing. In a dispatch thread, all counters of threads are missing.
+/// a handler holds it up, are missing. In a dispatch thread, all counters of threads are missing. It takes turns of
+/// endpoints as [`snapshot`] does.
 pub fn prometheus() -> String {
     let mut text = String::new();
     let mut out = TextWriter::new(&mut text);

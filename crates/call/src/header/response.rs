@@ -117,14 +117,6 @@ impl ResponseParts<'_> {
             || self.compressed.is_some()
     }
 
-    /// The position in a stream, if there is nothing else.
-    #[inline]
-    pub fn only_stream(&self) -> Option<StreamPosition> {
-        let has_others =
-            self.status.is_some() || self.metadata.is_some() || self.compressed.is_some();
-        self.stream.filter(|_| !has_others)
-    }
-
     /// Appends the extension of a response.
     pub fn put(&self, out: &mut Vec<u8>) -> HeaderSize {
         let start = out.len();

@@ -159,12 +159,14 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
 
     fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
         self.forget_last_request();
+        self.core.count_left();
         self.end_wait()?;
         self.core.wait(limit)
     }
 
     fn begin_wait(&mut self) -> Result<ReactorWait, IoError> {
         self.forget_last_request();
+        self.core.count_left();
         // One that has begun says no more what arrived before.
         self.end_wait()?;
         let wait = self.core.raw.begin_wait()?;
@@ -543,8 +545,7 @@ fn handle_completion(
     let mut status = match completion.result {
         Ok(response) => {
             return reply.finish_with(|request| {
-                // The request's memory is in the cache.
-                let spare = request.map(|call| std::mem::take(&mut call.message.payload));
+                let spare = request.and_then(OutgoingCall::take_spare);
                 let response = response.into_owned_in(spare.unwrap_or_default());
                 Ok((response, Encoding::Native))
             });

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use starling_endpoint::{CallDescriptor, CallNumber, Encoding, Metadata, OwnedMessage, Status};
+use starling_endpoint::{
+    CallDescriptor, CallNumber, Encoding, Metadata, Msgbuf, OwnedMessage, Status,
+};
 use starling_io::{MessageMemory, PeerMemory};
 use starling_message::MethodDescriptor;
 
@@ -167,6 +169,14 @@ impl OutgoingCall {
             avoid: None,
         }
     }
+
+    /// The memory of the request, which is in the cache, for its response. Not of a stream's: it may be large, and
+    /// readers keep their last message.
+    #[inline]
+    pub(crate) fn take_spare(&mut self) -> Option<Msgbuf> {
+        let is_single = self.message.stream.is_none();
+        is_single.then(|| std::mem::take(&mut self.message.payload))
+    }
 }
 
 /// An operation that its caller waits for.
@@ -303,5 +313,35 @@ pub struct Waiting {
 impl fmt::Debug for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Waiting(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_endpoint::{Direction, MethodId, MethodPath};
+
+    use super::*;
+
+    #[test]
+    fn a_response_in_a_stream_does_not_keep_the_memory_of_its_request() {
+        let call = |stream| {
+            let message = CallDescriptor {
+                call: CallNumber::next(),
+                path: MethodPath::Static("/a.B/C"),
+                method: MethodId(1),
+                direction: Direction::Request,
+                deadline: None,
+                metadata: Metadata::default(),
+                encoding: Encoding::Native,
+                coding: None,
+                stream,
+                payload: Msgbuf::from_vec(Vec::with_capacity(60 << 10)),
+                headroom: 0,
+            };
+            OutgoingCall::new(message, None, false)
+        };
+        let spare = call(None).take_spare().expect("it is a single call");
+        assert!(spare.capacity() >= 60 << 10);
+        assert!(call(Some(Default::default())).take_spare().is_none());
     }
 }

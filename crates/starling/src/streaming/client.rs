@@ -85,7 +85,7 @@ impl ClientEnd {
             deadline,
             wait_for_ready,
             coding,
-            first,
+            first: first.map(Box::new),
         });
         Arc::new_cyclic(|this| {
             let mut end = Self {
@@ -188,7 +188,7 @@ impl ClientEnd {
     fn outgoing(&self, request: StreamRequest) -> OutgoingCall {
         let is_first = request.position.number == 0;
         let mut message = self.describe(request);
-        if is_first && !self.uncommon.is_empty() {
+        if is_first && self.uncommon.is_of_header() {
             let before = message.headroom;
             message.metadata = self.uncommon.metadata();
             message.coding = (self.uncommon.coding()).and_then(|coding| coding.of_stream(true));

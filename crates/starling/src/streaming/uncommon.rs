@@ -16,8 +16,8 @@ pub(super) struct Parts {
     pub(super) wait_for_ready: bool,
     /// What the options say of messages.
     pub(super) coding: Option<CallCoding>,
-    /// What begins the stream again, if it may.
-    pub(super) first: Option<FirstRequest>,
+    /// What begins the stream again, if it may. Boxed because a deadline is more common.
+    pub(super) first: Option<Box<FirstRequest>>,
 }
 
 pub(super) struct Uncommon(Option<Box<Parts>>);
@@ -48,8 +48,10 @@ impl Uncommon {
         self.0.as_ref().is_some_and(|parts| parts.wait_for_ready)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_none()
+    /// Whether there is anything for the header of the first request alone.
+    pub(super) fn is_of_header(&self) -> bool {
+        let parts = self.0.as_ref();
+        parts.is_some_and(|parts| !parts.metadata.is_empty() || parts.coding.is_some())
     }
 
     pub(super) fn metadata(&self) -> Metadata {
@@ -62,6 +64,6 @@ impl Uncommon {
     }
 
     pub(super) fn first(&self) -> Option<&FirstRequest> {
-        self.0.as_ref()?.first.as_ref()
+        self.0.as_ref()?.first.as_deref()
     }
 }
