@@ -169,15 +169,8 @@ impl Client {
         sink: &mut S,
     ) -> Result<RequestNumber, NotMadeReason> {
         shared.ask_flush();
-        let request = Queued {
-            number: 0,
-            tag,
-            message,
-            prefix,
-            queued_at: now,
-            is_lent: false,
-        };
-        self.submit(shared, id, request, sink).map_err(|not_made| {
+        let submitted = self.submit(shared, now, id, message, prefix, tag, false, sink);
+        submitted.map_err(|not_made| {
             shared.pool.put(not_made.message);
             not_made.reason
         })
@@ -212,41 +205,43 @@ impl Client {
         tag: Tag,
         sink: &mut S,
     ) -> Result<RequestNumber, RequestNotMade> {
+        self.submit(shared, now, id, message, prefix, tag, true, sink)
+    }
+
+    /// The same. `is_lent`: the message is the caller's.
+    #[allow(clippy::too_many_arguments, reason = "those of a request")]
+    fn submit<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        message: Msgbuf,
+        prefix: Prefix,
+        tag: Tag,
+        is_lent: bool,
+        sink: &mut S,
+    ) -> Result<RequestNumber, RequestNotMade> {
+        let session = match self.sessions.get_mut(id) {
+            Some(session) if session.state != State::Closing => session,
+            _ => return Err(not_made(message, NotMadeReason::UnknownSession)),
+        };
+        if session.draining && !prefix.continues {
+            return Err(not_made(message, NotMadeReason::Draining));
+        }
+        let len = prefix.body_len(message.len());
+        let max = session.max_message as usize;
+        if len > max {
+            return Err(not_made(message, NotMadeReason::TooLarge { len, max }));
+        }
+        let number = session.next_number;
         let request = Queued {
-            number: 0,
+            number,
             tag,
             message,
             prefix,
             queued_at: now,
-            is_lent: true,
+            is_lent,
         };
-        self.submit(shared, id, request, sink)
-    }
-
-    /// Sends a request, whose number it gives, or queues it.
-    fn submit<S: FrameSink>(
-        &mut self,
-        shared: &mut Shared,
-        id: SessionId,
-        mut request: Queued,
-        sink: &mut S,
-    ) -> Result<RequestNumber, RequestNotMade> {
-        let (now, message) = (request.queued_at, &request.message);
-        let session = match self.sessions.get_mut(id) {
-            Some(session) if session.state != State::Closing => session,
-            _ => return Err(not_made(request.message, NotMadeReason::UnknownSession)),
-        };
-        if session.draining && !request.prefix.continues {
-            return Err(not_made(request.message, NotMadeReason::Draining));
-        }
-        let len = request.prefix.body_len(message.len());
-        let max = session.max_message as usize;
-        if len > max {
-            let reason = NotMadeReason::TooLarge { len, max };
-            return Err(not_made(request.message, reason));
-        }
-        let number = session.next_number;
-        request.number = number;
         let mut holder = (session.free != 0).then_some(id);
         if holder.is_none() && session.has_members && session.queue.is_empty() {
             holder = self.available_member(id);

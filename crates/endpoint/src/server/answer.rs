@@ -13,6 +13,7 @@ use crate::convert::prefix_of;
 /// A response with at least so many bytes is moved into a reply and not copied.
 const MOVED_BYTES: usize = 4096;
 
+/// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) message: Msgbuf,

@@ -7,7 +7,6 @@ use starling_endpoint::Metadata;
 use super::again::FirstRequest;
 use crate::coding::CallCoding;
 
-#[derive(Default)]
 pub(super) struct Parts {
     /// What is sent with the first request.
     pub(super) metadata: Metadata,
