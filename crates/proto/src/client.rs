@@ -209,6 +209,8 @@ impl Client {
     }
 
     /// The same. `is_lent`: the message is the caller's.
+    // Apart, for the registers of the fast path.
+    #[inline(never)]
     #[allow(clippy::too_many_arguments, reason = "those of a request")]
     fn submit<S: FrameSink>(
         &mut self,
