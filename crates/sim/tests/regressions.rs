@@ -316,3 +316,9 @@ fn an_endpoint_spins_for_each_call_that_its_owner_makes() {
     let plan = RunPlan::from_seed(105_064_990_416_923);
     keeps_every_promise(&Subset::of(&subset, &plan));
 }
+
+/// A client that has just begun to close an idle member of a group was taken for one that does not know its session.
+#[test]
+fn a_client_knows_of_a_session_that_it_closes() {
+    keeps_every_promise(&RunPlan::from_seed(77_325_313_768_669));
+}

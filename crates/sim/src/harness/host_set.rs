@@ -1,5 +1,9 @@
 //! The hosts of a random run, as the run drives them.
 
+use std::collections::BTreeSet;
+
+use starling_proto::{PeerId, Protocol, SessionId};
+
 use super::hostile::HostileRequest;
 use super::{Branches, CallPlan, Outcomes, StreamPlan};
 use crate::check::{Leftovers, Violation};
@@ -38,7 +42,7 @@ pub(super) trait PlannedHost {
     /// Whether no channel waits for the answer to a probe.
     fn probes_ended(&self) -> bool;
 
-    /// Sessions that this host has open as a client of `server`.
+    /// Sessions that this host knows of as a client of `server`.
     fn sessions_with(&self, server: HostId) -> usize;
 
     /// Sessions that this host serves.
@@ -49,6 +53,24 @@ pub(super) trait PlannedHost {
 
     /// The resources that the host still holds.
     fn leftovers(&self) -> Leftovers;
+}
+
+/// Sessions of a client with the servers of its `channels`, in any state: it knows of one that it
+/// closes until the server has confirmed that.
+pub(super) fn sessions_with_servers(
+    protocol: &Protocol,
+    channels: impl Iterator<Item = SessionId>,
+) -> usize {
+    let servers: BTreeSet<PeerId> = channels.filter_map(|it| protocol.peer_of(it)).collect();
+    let mut known = 0;
+    let mut next = Some(0);
+    while let Some(from) = next {
+        let page = protocol.client_sessions(from, usize::MAX);
+        let sessions = page.sessions.iter();
+        known += sessions.filter(|it| servers.contains(&it.peer)).count();
+        next = page.next;
+    }
+    known
 }
 
 /// The hosts of a run, with the records of its calls.

@@ -20,7 +20,7 @@ use starling_endpoint::{
     CallError, CallOptions, EndpointConfig, Idle, OpenError, Secrets, SessionId, SessionState,
 };
 
-use super::super::host_set::{PlannedHost, PlannedTask};
+use super::super::host_set::{PlannedHost, PlannedTask, sessions_with_servers};
 use super::super::plan::Runs;
 
 use super::super::{Branches, CallPlan, ChannelPlan, PlantedBug, RunPlan, US};
@@ -461,11 +461,9 @@ impl PlannedHost for Host {
             return 0;
         };
         let protocol = process.endpoint.protocol();
-        let sessions = process.sessions.iter();
-        sessions
-            .filter(|&(&channel, _)| self.channels[channel].server == server)
-            .map(|(_, session)| protocol.group(*session).count())
-            .sum()
+        let channels = process.sessions.iter();
+        let channels = channels.filter(|&(&channel, _)| self.channels[channel].server == server);
+        sessions_with_servers(protocol, channels.map(|(_, &session)| session))
     }
 
     fn server_sessions(&self) -> usize {

@@ -25,7 +25,7 @@ use crate::check::content::{self, Expected};
 use crate::check::{Credits, Leftovers, Queues, Tag, Violation, granted_within, memory_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
-use crate::harness::host_set::{PlannedHost, PlannedTask};
+use crate::harness::host_set::{PlannedHost, PlannedTask, sessions_with_servers};
 use crate::harness::{Branches, CallPlan, ChannelPlan, PlantedBug, RunPlan, US};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
@@ -340,11 +340,10 @@ impl PlannedHost for Host {
         let Some(process) = &self.process else {
             return 0;
         };
-        let sessions = process.sessions.iter();
-        sessions
-            .filter(|&(&channel, _)| self.channels[channel].server == server)
-            .map(|(_, session)| process.protocol.group(*session).count())
-            .sum()
+        let channels = process.sessions.iter();
+        let channels = channels.filter(|&(&channel, _)| self.channels[channel].server == server);
+        let channels = channels.map(|(_, &session)| session);
+        sessions_with_servers(&process.protocol, channels)
     }
 
     fn server_sessions(&self) -> usize {
