@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
 
+use starling_msgbuf::MessageMemory;
+
 /// The caller of a call, as far as its server's device knows it. Cheap to clone.
 ///
 /// Over a network an address is all there is, and it proves nothing: see docs/SECURITY.md. Between
@@ -18,6 +20,7 @@ struct Parts {
     socket_addr: Option<SocketAddr>,
     process: Option<ProcessCredentials>,
     target: Option<Arc<str>>,
+    memory: MessageMemory,
 }
 
 /// A process of this host, as the kernel knew it when it connected. It may have ended since, and its id may
@@ -44,6 +47,7 @@ impl Peer {
             socket_addr,
             process,
             target: None,
+            memory: MessageMemory::default(),
         }))
     }
 
@@ -51,6 +55,12 @@ impl Peer {
     pub fn with_target(mut self, target: impl Into<Arc<str>>) -> Self {
         let parts = Arc::make_mut(&mut self.0);
         parts.target = Some(target.into());
+        self
+    }
+
+    /// The same caller, to whom large parts of messages go out of this memory.
+    pub fn with_memory(mut self, memory: MessageMemory) -> Self {
+        Arc::make_mut(&mut self.0).memory = memory;
         self
     }
 
@@ -79,6 +89,11 @@ impl Peer {
     /// the caller's text.
     pub fn target(&self) -> Option<&str> {
         self.0.target.as_deref()
+    }
+
+    /// Memory for large parts of messages to this caller alone: ordinary memory if the plane has no such memory.
+    pub fn memory(&self) -> &MessageMemory {
+        &self.0.memory
     }
 
     /// Whether both are one value, and not only equal.
@@ -132,5 +147,6 @@ mod tests {
         );
         assert!(remote.is_same(&remote.clone()) && !remote.is_same(Peer::unknown()));
         assert_eq!(Peer::unknown().process(), None);
+        assert!(!remote.memory().is_of_device());
     }
 }

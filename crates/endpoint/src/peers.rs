@@ -45,6 +45,7 @@ impl Peers {
 fn call_peer(info: PeerInfo) -> Peer {
     let process = |PeerProcess { pid, uid, gid }| ProcessCredentials { pid, uid, gid };
     let peer = Peer::new(info.address, info.socket_addr, info.process.map(process));
+    let peer = peer.with_memory(info.memory);
     match info.target {
         Some(target) => peer.with_target(target),
         None => peer,

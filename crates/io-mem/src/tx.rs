@@ -133,7 +133,7 @@ impl PacketTx for MemTx {
             },
             socket_addr: None,
             process: Some(PeerProcess::own()),
-            target: None,
+            ..PeerInfo::default()
         }
     }
 

@@ -73,30 +73,25 @@ pub struct ShmConfig {
     ///
     /// Default: false. A peer that says so is refused, because this process would answer in another's place.
     pub takes_targets: bool,
-    /// Size of the device's message heap: the memory for large parts of messages
-    /// ([`PacketIo::memory`](starling_io::PacketIo::memory)), out of which a peer copies them once.
-    /// Zero for none, or a power of two from 64 KiB to 1 GiB. While it is full, messages are made in
+    /// Size of the device's message heap: the memory for large parts of messages, out of which a peer copies
+    /// them once. Zero for none, or a power of two from 64 KiB to 1 GiB. While it is full, messages are made in
     /// ordinary memory.
     ///
-    /// Default: 64 MiB, which is eight messages of 8 MiB. The heap is made with the first such
-    /// message, and takes memory as far as it was used.
+    /// Default: 64 MiB, which is eight messages of 8 MiB. A heap is made with the first such message, and takes
+    /// memory as far as it was used.
     ///
-    /// Channels put single requests from [`LARGE_BYTES`](starling_io::LARGE_BYTES) on there by themselves, for the
-    /// first peer that can read them and to which they do so, if no other peer has the heap. From then on it is shared
-    /// with this peer's process alone, which may also be of the user that [`ShmConfig::other_user`] names; and not at
-    /// all with one of another user if messages were made there by hand.
-    ///
+    /// A device without a name has one heap ([`PacketIo::memory`](starling_io::PacketIo::memory)), which it shares
+    /// with the devices that it opens. Channels put single requests from [`LARGE_BYTES`](starling_io::LARGE_BYTES)
+    /// on there by themselves, for the first peer that can read them and to which they do so, if no other peer has the
+    /// heap. From then on it is shared with this peer's process alone, which may also be of the user that
+    /// [`ShmConfig::other_user`] names; and not at all with one of another user if messages were made there by hand.
     /// **Every peer that the heap is shared with can read everything that is made in it by hand**, also what
-    /// is meant for other peers. It is shared only with peers that run as this process's user or as
-    /// root, and only by a device without a name, with the devices that it opens; by others see
-    /// [`ShmConfig::share_heap_with_clients`].
-    pub heap_bytes: usize,
-    /// A device with a name has a message heap, too, and shares it with all peers of this process's
-    /// user.
+    /// is meant for other peers. It is shared only with peers that run as this process's user or as root.
     ///
-    /// Default: false, because each client could read what is made for the others. A large part of a
-    /// response then takes two copies.
-    pub share_heap_with_clients: bool,
+    /// A device with a name has a heap for each client that runs as this process's user or as root
+    /// ([`PeerInfo::memory`](starling_io::PeerInfo::memory)), which nobody but that client can read. Each is a quarter
+    /// as large, all together use no more than this size, and those of one process no more than half of that.
+    pub heap_bytes: usize,
     /// The largest message heap of a peer that this device maps: zero for none, or a power of two up
     /// to 1 GiB. A peer with a larger one has its messages copied through the ring. It bounds the
     /// memory that a peer can make this process map, as `max_accepted_ring_bytes` does. The pages are
@@ -122,7 +117,6 @@ impl Default for ShmConfig {
             other_user: None,
             takes_targets: false,
             heap_bytes: 64 << 20,
-            share_heap_with_clients: false,
             max_accepted_heap_bytes: 64 << 20,
         }
     }

@@ -21,6 +21,7 @@ pub use self::admission::PeersBudget;
 use self::admission::{AdmissionCounts, Places};
 use self::connections::{Connection, ConnectionState, PeerHeap};
 use crate::address::{ShmAddress, socket_name};
+use crate::client_heaps::ClientHeaps;
 use crate::closer::{Closer, PeerSocket};
 use crate::config::ShmConfig;
 use crate::handshake::{Abilities, Hello};
@@ -31,7 +32,7 @@ use crate::ring::LINE;
 use crate::rx::ShmRx;
 use crate::sleep::{EPOCH_STEP, SLEEPING, SleepWords, WANTS_SPACE};
 use crate::sys::{self, Poller, Ready};
-use crate::tx::ShmTx;
+use crate::tx::{Heaps, ShmTx};
 use crate::users;
 
 /// Poller key of the waker. Keys below it are peers' numbers.
@@ -165,8 +166,11 @@ impl ShmIo {
             let handshakes = PendingHandshakes::new(listener, &closer, &poller)?;
             Ok((poller, waker, handshakes))
         };
-        let has_heap = config.heap_bytes != 0 && (is_client || config.share_heap_with_clients);
-        let heap = has_heap.then(|| MessageHeap::new(config.heap_bytes));
+        let heaps = match config.heap_bytes {
+            0 => Heaps::None,
+            bytes if is_client => Heaps::Opened(MessageHeap::new(bytes)),
+            bytes => Heaps::Clients(ClientHeaps::new(bytes, places.own_heaps)),
+        };
         let (poller, waker, handshakes) = setup().map_err(|error| host_error(attempt, error))?;
         let capabilities = Capabilities {
             scheme: "shm",
@@ -179,7 +183,7 @@ impl ShmIo {
         };
         Ok(Self {
             rx: ShmRx::new(),
-            tx: ShmTx::new(heap),
+            tx: ShmTx::new(heaps),
             connections: Vec::new(),
             handshakes,
             assign: None,

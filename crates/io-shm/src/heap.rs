@@ -17,8 +17,9 @@
 //! The heap is made with the first message. It takes memory as far as it was used, the lowest
 //! addresses first. (`F_SEAL_FUTURE_WRITE` keeps its maker from giving pages back, too.)
 //!
-//! *Who can read it.* Every peer that the heap is shared with can read all of it:
-//! [`ShmConfig::heap_bytes`](crate::ShmConfig::heap_bytes) and `readers.rs` say who that is.
+//! *Who can read it.* Every peer that the heap is shared with can read all of it. A device without a name has one heap,
+//! and `readers.rs` says who may have that. A device with a name has one for each of its clients that messages are made
+//! for, which nobody else gets; `client_heaps.rs` has what these may take together.
 //!
 //! *Forks.* The child of a fork makes nothing in its parent's heap and gives nothing back to it.
 
@@ -33,9 +34,11 @@ use range_alloc::RangeAllocator;
 use starling_io::{PacketMemory, forks};
 
 use crate::address::ShmAddress;
+use crate::client_heaps::{Budget, Part};
 use crate::map::OwnHeap;
-use crate::readers::Readers;
+use crate::readers::{ReaderProcess, Readers};
 use crate::ring::HeapRange;
+use crate::users::Origin;
 
 /// Messages take whole blocks.
 const BLOCK: usize = 4096;
@@ -59,9 +62,18 @@ pub(crate) struct MessageId(u32);
 #[derive(Clone)]
 pub(crate) struct MessageHeap {
     bytes: usize,
-    readers: Arc<Readers>,
+    access: Access,
     /// `None` inside: the system has no such memory.
     made: Arc<OnceLock<Option<Heap>>>,
+}
+
+/// Who may read a heap.
+#[derive(Clone)]
+enum Access {
+    /// Peers that the device has opened.
+    Opened(Arc<Readers>),
+    /// One client, which is of this origin.
+    Client(Arc<Budget>, Option<Origin>),
 }
 
 struct Heap {
@@ -82,14 +94,25 @@ struct Ranges {
     free: RangeAllocator<u32>,
     /// Only records that are not consumed still refer to these.
     returning: Vec<Range<u32>>,
+    /// What it has of the memory of all heaps for clients, if it is one.
+    part: Option<Part>,
 }
 
 impl MessageHeap {
-    /// A heap of this size, which is not made yet.
+    /// A heap of this size for the peers that the device opens. It is not made yet.
     pub(crate) fn new(bytes: usize) -> Self {
         Self {
             bytes,
-            readers: Arc::default(),
+            access: Access::Opened(Arc::default()),
+            made: Arc::default(),
+        }
+    }
+
+    /// A heap for one client of this origin. It is not made yet.
+    pub(crate) fn of_client(bytes: usize, budget: &Arc<Budget>, origin: Option<Origin>) -> Self {
+        Self {
+            bytes,
+            access: Access::Client(Arc::clone(budget), origin),
             made: Arc::default(),
         }
     }
@@ -98,9 +121,20 @@ impl MessageHeap {
         self.bytes
     }
 
-    /// Who may read it.
-    pub(crate) fn readers(&self) -> &Readers {
-        &self.readers
+    /// A peer that the device has opened can read the heap; or it cannot.
+    pub(crate) fn set_able(&self, peer: &Arc<str>, process: Option<ReaderProcess>) {
+        if let Access::Opened(readers) = &self.access {
+            readers.set_able(peer, process);
+        }
+    }
+
+    /// Whether a peer may have the heap; if so, it counts as one that has it. `name`: by which it was opened.
+    pub(crate) fn admit(&self, name: Option<&Arc<str>>, process: ReaderProcess) -> bool {
+        match &self.access {
+            Access::Opened(readers) => name.is_some_and(|name| readers.admit(name, process)),
+            // Nobody else is asked about.
+            Access::Client(..) => true,
+        }
     }
 
     fn get(&self) -> Option<&Heap> {
@@ -108,8 +142,16 @@ impl MessageHeap {
     }
 
     fn get_or_make(&self) -> Option<&Heap> {
-        let made = self.made.get_or_init(|| Heap::create(self.bytes));
-        made.as_ref()
+        if self.made.get().is_none() {
+            // What another thread has made meanwhile has a part of its own, and this one goes back.
+            let mut part = match &self.access {
+                Access::Opened(_) => None,
+                Access::Client(budget, origin) => Some(budget.begin(*origin)?),
+            };
+            self.made
+                .get_or_init(|| Heap::create(self.bytes, part.take()));
+        }
+        self.get()
     }
 
     /// The file to share with a peer, if the heap is made.
@@ -151,7 +193,7 @@ impl MessageHeap {
 }
 
 impl Heap {
-    fn create(bytes: usize) -> Option<Self> {
+    fn create(bytes: usize, part: Option<Part>) -> Option<Self> {
         let memory = OwnHeap::create(bytes).ok()?;
         let blocks = u32::try_from(bytes / BLOCK).ok()?;
         let zeros = || (0..blocks).map(|_| AtomicU32::new(0)).collect();
@@ -162,6 +204,7 @@ impl Heap {
             ranges: Mutex::new(Ranges {
                 free: RangeAllocator::new(0..blocks),
                 returning: Vec::new(),
+                part,
             }),
             forks: forks(),
         })
@@ -178,7 +221,11 @@ impl Heap {
 
     fn take(&self, blocks: u32) -> Option<Range<u32>> {
         let mut ranges = self.ranges();
-        let Ranges { free, returning } = &mut *ranges;
+        let Ranges {
+            free,
+            returning,
+            part,
+        } = &mut *ranges;
         returning.retain(|range| {
             let is_lent = self.is_lent(range);
             if !is_lent {
@@ -186,7 +233,13 @@ impl Heap {
             }
             is_lent
         });
-        free.allocate_range(blocks).ok()
+        let range = free.allocate_range(blocks).ok()?;
+        let bytes = range.end as usize * BLOCK;
+        if part.as_mut().is_some_and(|part| !part.grow_to(bytes)) {
+            free.free_range(range);
+            return None;
+        }
+        Some(range)
     }
 }
 
@@ -195,13 +248,13 @@ impl MessageHeap {
     fn make_if(
         &self,
         len: usize,
-        may: impl FnOnce(&Readers) -> bool,
+        may: impl FnOnce(&Access) -> bool,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Option<Bytes> {
         let lead = if len < LEAD_FROM * BLOCK { 0 } else { LEAD };
         // The child of a fork leaves all of its parent's heap alone.
         let is_parents = self.get().is_some_and(|heap| heap.forks != forks());
-        if len < LEND_FROM || len > self.bytes - lead || is_parents || !may(&self.readers) {
+        if len < LEND_FROM || len > self.bytes - lead || is_parents || !may(&self.access) {
             return None;
         }
         let heap = self.get_or_make()?;
@@ -225,7 +278,11 @@ impl MessageHeap {
 
 impl PacketMemory for MessageHeap {
     fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
-        self.make_if(len, Readers::add_common, fill)
+        let may = |access: &Access| match access {
+            Access::Opened(readers) => readers.add_common(),
+            Access::Client(..) => true,
+        };
+        self.make_if(len, may, fill)
     }
 
     fn of_peer(&self, address: &str) -> Option<Arc<dyn PacketMemory>> {
@@ -243,7 +300,10 @@ struct HeapOfPeer {
 
 impl PacketMemory for HeapOfPeer {
     fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
-        let may = |readers: &Readers| readers.add_exclusive(&self.peer);
+        let may = |access: &Access| match access {
+            Access::Opened(readers) => readers.add_exclusive(&self.peer),
+            Access::Client(..) => false,
+        };
         self.heap.make_if(len, may, fill)
     }
 }

@@ -24,6 +24,7 @@
 //! | [`ring`] | how datagrams cross: the protocol of one ring, and why a hostile peer does no harm |
 //! | [`sleep`] | how a sleeping device is woken, with no fence on the sender's fast path |
 //! | [`heap`] | messages that peers read where they were made |
+//! | [`readers`], [`client_heaps`] | who may read a client's heap; what a server's heaps for its clients may take |
 //! | [`map`] | the shared memory itself, and nearly all `unsafe` of this crate |
 //! | [`sys`] | system calls, in the form that this crate uses |
 //! | [`closer`] | a thread that closes files of peers, which may take long |
@@ -36,6 +37,7 @@
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod address;
+mod client_heaps;
 mod closer;
 mod config;
 mod device;

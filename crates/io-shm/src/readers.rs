@@ -1,4 +1,4 @@
-//! Who may read a device's message heap.
+//! Who may read the message heap of a device without a name.
 //!
 //! A message that its sender has put there by itself is for one peer, and no other one may read it. So the heap is
 //! then that peer's alone: of the one for whom the first such message was made, if nobody else has the heap. A peer is
@@ -95,8 +95,8 @@ impl Readers {
         };
     }
 
-    /// Whether this peer may have the heap; if so, it counts as one that has it. Without a name: a client.
-    pub(crate) fn admit(&self, peer: Option<&Arc<str>>, process: ReaderProcess) -> bool {
+    /// Whether this peer may have the heap; if so, it counts as one that has it.
+    pub(crate) fn admit(&self, peer: &Arc<str>, process: ReaderProcess) -> bool {
         let mut state = self.lock();
         let is_owner = state.whose.is_of(peer, process);
         let is_exclusive = matches!(
@@ -115,13 +115,13 @@ impl Readers {
             return may;
         }
         if !is_owner {
-            state.whose = match (&state.whose, peer) {
-                (Whose::Nobodys, Some(peer)) => Whose::One {
+            state.whose = match state.whose {
+                Whose::Nobodys => Whose::One {
                     name: Arc::clone(peer),
                     process,
                     is_exclusive: false,
                 },
-                _ => Whose::Several,
+                Whose::One { .. } | Whose::Several => Whose::Several,
             };
         }
         true
@@ -129,9 +129,9 @@ impl Readers {
 }
 
 impl Whose {
-    fn is_of(&self, peer: Option<&Arc<str>>, by: ReaderProcess) -> bool {
+    fn is_of(&self, peer: &Arc<str>, by: ReaderProcess) -> bool {
         by.pid != 0
-            && matches!(self, Self::One { name, process, .. } if Some(name) == peer && *process == by)
+            && matches!(self, Self::One { name, process, .. } if name == peer && *process == by)
     }
 }
 
@@ -168,9 +168,9 @@ mod tests {
         let (readers, [a, b]) = readers(OWN);
         assert!(readers.add_exclusive(&a) && readers.add_exclusive(&a));
         assert!(!readers.add_exclusive(&b));
-        assert!(!readers.admit(Some(&b), OWN) && !readers.admit(None, OWN));
+        assert!(!readers.admit(&b, OWN));
         assert!(
-            readers.admit(Some(&a), OWN),
+            readers.admit(&a, OWN),
             "what the others asked for left it so"
         );
         assert!(readers.add_common() && readers.add_exclusive(&a));
@@ -179,44 +179,37 @@ mod tests {
     #[test]
     fn the_next_process_with_its_name_is_somebody_else() {
         let (readers, [a, _]) = readers(OWN);
-        assert!(readers.add_exclusive(&a) && readers.admit(Some(&a), OWN));
+        assert!(readers.add_exclusive(&a) && readers.admit(&a, OWN));
         readers.set_able(&a, Some(NEXT));
-        assert!(!readers.admit(Some(&a), NEXT), "it was for the one before");
+        assert!(!readers.admit(&a, NEXT), "it was for the one before");
         assert!(!readers.add_exclusive(&a));
 
         let (shared, [a, _]) = self::readers(OWN);
-        assert!(shared.admit(Some(&a), OWN) && shared.admit(Some(&a), NEXT));
+        assert!(shared.admit(&a, OWN) && shared.admit(&a, NEXT));
         assert!(!shared.add_exclusive(&a), "two processes have it");
     }
 
     #[test]
     fn a_heap_that_others_have_takes_no_message_for_one() {
         let (readers, [a, b]) = readers(OWN);
-        assert!(readers.add_common() && readers.admit(Some(&a), OWN));
+        assert!(readers.add_common() && readers.admit(&a, OWN));
         assert!(!readers.add_exclusive(&b));
-        assert!(readers.admit(Some(&b), OWN));
+        assert!(readers.admit(&b, OWN));
         assert!(!readers.add_exclusive(&a), "the other one has it");
-
-        let (clients, [a, _]) = self::readers(OWN);
-        assert!(clients.admit(None, OWN));
-        assert!(!clients.add_exclusive(&a), "a client has it");
     }
 
     #[test]
     fn another_user_gets_only_what_is_its_own() {
         let (readers, [a, b]) = readers(STRANGER);
-        assert!(!readers.admit(Some(&a), STRANGER), "nothing is for it");
-        assert!(readers.add_exclusive(&a) && !readers.admit(Some(&b), STRANGER));
-        assert!(readers.admit(Some(&a), STRANGER));
+        assert!(!readers.admit(&a, STRANGER), "nothing is for it");
+        assert!(readers.add_exclusive(&a) && !readers.admit(&b, STRANGER));
+        assert!(readers.admit(&a, STRANGER));
         assert!(!readers.add_common(), "it would read that, too");
         assert!(readers.add_exclusive(&a));
 
         let (common, [a, _]) = self::readers(STRANGER);
         assert!(common.add_common() && common.add_exclusive(&a));
-        assert!(
-            !common.admit(Some(&a), STRANGER),
-            "it has something of others"
-        );
+        assert!(!common.admit(&a, STRANGER), "it has something of others");
     }
 
     #[test]
@@ -227,7 +220,7 @@ mod tests {
         assert!(!readers.add_exclusive(&a));
         let unknown = Arc::from("shm://c");
         assert!(!readers.add_exclusive(&unknown));
-        assert!(readers.admit(Some(&b), OWN), "it has not got the heap");
+        assert!(readers.admit(&b, OWN), "it has not got the heap");
 
         let (readers, [a_too, _]) = self::readers(OWN);
         readers.set_able(&a_too, None);

@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use starling_io::{Fault, IoError, PacketTx, PeerId, PeerInfo, TxError};
+use starling_io::{Fault, IoError, MessageMemory, PacketTx, PeerId, PeerInfo, TxError};
 
+use crate::client_heaps::ClientHeaps;
 use crate::closer::PeerSocket;
 use crate::handshake::{DOORBELL, HeapMessage};
 use crate::heap::{LEND_FROM, MessageHeap, MessageId};
@@ -20,22 +21,52 @@ use crate::users::{self, Origin};
 /// So many records may be lent to a peer before each further one looks for those that it consumed.
 const MAX_LENT_UNSEEN: usize = 8;
 
-/// Whether a peer can read the device's message heap.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum HeapAccess {
-    /// It may not, or cannot.
-    No,
-    /// It may, as far as the heap's other readers and messages allow it, but does not have the heap yet.
-    Allowed(ReaderProcess),
-    /// It has it.
-    Has,
+/// The message heaps of a device.
+pub(crate) enum Heaps {
+    None,
+    /// One for all peers that it opens.
+    Opened(MessageHeap),
+    /// One for each of its clients.
+    Clients(ClientHeaps),
+}
+
+/// A message heap that a peer reads, or may.
+struct SharedHeap {
+    heap: MessageHeap,
+    /// The name by which this end has opened the peer.
+    name: Option<Arc<str>>,
+    process: ReaderProcess,
+    /// Whether it has the heap.
+    is_there: bool,
+}
+
+impl SharedHeap {
+    /// Gives the peer the heap. `false`: it is not to have it.
+    fn share(&mut self, socket: &OwnedFd) -> bool {
+        let is_admitted = self.heap.admit(self.name.as_ref(), self.process);
+        if !is_admitted && let Some(name) = &self.name {
+            self.heap.set_able(name, None);
+        }
+        let Some(file) = self.heap.file().filter(|_| is_admitted) else {
+            return true;
+        };
+        let message = HeapMessage {
+            bytes: self.heap.bytes() as u64,
+        };
+        match sys::send_with_file(socket, &message.encode(), file) {
+            Ok(()) => self.is_there = true,
+            // The socket is full of messages that the peer has not received yet.
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {}
+            Err(_) => return false,
+        }
+        true
+    }
 }
 
 struct TxPeer {
     producer: Producer<Ring, MessageId>,
-    heap_access: HeapAccess,
-    /// The name by which this end has opened it.
-    name: Option<Arc<str>>,
+    /// `None`: it cannot read one, or may not.
+    heap: Option<SharedHeap>,
     words: MappedSleepWords,
     doorbell: Doorbell,
     socket: Arc<PeerSocket>,
@@ -83,16 +114,23 @@ impl TxPeer {
     /// Sends a frame whose tail stays in the message heap; `None` if it has to be copied. The parts
     /// are preamble, head, body and tail.
     #[inline(never)]
-    fn append_lent(
-        &mut self,
-        heap: &MessageHeap,
-        parts: [&[u8]; 4],
-    ) -> Option<Result<(), TxError>> {
+    fn append_lent(&mut self, parts: [&[u8]; 4]) -> Option<Result<(), TxError>> {
         let [preamble, head, body, tail] = parts;
-        let (range, message) = heap.find(tail)?;
-        if !self.producer.can_lend(head.len() + body.len()) || !self.shares(heap) {
+        let shared = self.heap.as_mut()?;
+        let (range, message) = shared.heap.find(tail)?;
+        if !self.producer.can_lend(head.len() + body.len()) {
             return None;
         }
+        if !shared.is_there {
+            if !shared.share(&self.socket) {
+                self.heap = None;
+                return None;
+            }
+            if !shared.is_there {
+                return None;
+            }
+        }
+        let heap = &shared.heap;
         if self.producer.lent() >= MAX_LENT_UNSEEN {
             self.producer
                 .poll_returned(|message| heap.take_back(message));
@@ -107,30 +145,21 @@ impl TxPeer {
         Some(result)
     }
 
-    /// Whether the peer has the heap, which it gets here when it is first needed.
-    fn shares(&mut self, heap: &MessageHeap) -> bool {
-        let process = match self.heap_access {
-            HeapAccess::Has => return true,
-            HeapAccess::No => return false,
-            HeapAccess::Allowed(process) => process,
-        };
-        let is_admitted = heap.readers().admit(self.name.as_ref(), process);
-        if !is_admitted && let Some(name) = &self.name {
-            heap.readers().set_able(name, None);
+    /// Memory for messages to the peer, if it is a client that can read it.
+    fn memory(&self) -> MessageMemory {
+        let heap = self.heap.as_ref().filter(|shared| shared.name.is_none());
+        heap.map_or_else(MessageMemory::default, |shared| {
+            MessageMemory::of_device(Arc::new(shared.heap.clone()))
+        })
+    }
+
+    /// Takes back the parts of messages that the peer has consumed. Returns whether some are left.
+    fn poll_returned(&mut self) -> bool {
+        if let Some(SharedHeap { heap, .. }) = &self.heap {
+            self.producer
+                .poll_returned(|message| heap.take_back(message));
         }
-        let Some(file) = heap.file().filter(|_| is_admitted) else {
-            return false;
-        };
-        let message = HeapMessage {
-            bytes: heap.bytes() as u64,
-        };
-        self.heap_access = match sys::send_with_file(&self.socket, &message.encode(), file) {
-            Ok(()) => HeapAccess::Has,
-            // The socket is full of messages that the peer has not received yet.
-            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => self.heap_access,
-            Err(_) => HeapAccess::No,
-        };
-        self.heap_access == HeapAccess::Has
+        self.producer.lent() != 0
     }
 }
 
@@ -141,8 +170,8 @@ pub struct ShmTx {
     first_unflushed: u32,
     /// Peers that have broken their ring, for the device to disconnect.
     faults: Vec<u32>,
-    /// Memory for messages that peers read where they are, if the device has such memory.
-    heap: Option<MessageHeap>,
+    /// Memory for messages that peers read where they are.
+    heaps: Heaps,
     /// Datagrams whose tail stayed there, so far.
     gathered: u64,
     /// Some of these are not consumed, as far as this end knows.
@@ -150,19 +179,23 @@ pub struct ShmTx {
 }
 
 impl ShmTx {
-    pub(crate) fn new(heap: Option<MessageHeap>) -> Self {
+    pub(crate) fn new(heaps: Heaps) -> Self {
         Self {
             peers: Vec::new(),
             first_unflushed: Unflushed::END,
             faults: Vec::new(),
-            heap,
+            heaps,
             gathered: 0,
             may_have_lent: false,
         }
     }
 
+    /// The heap for peers that the device opens.
     pub(crate) fn heap(&self) -> Option<&MessageHeap> {
-        self.heap.as_ref()
+        match &self.heaps {
+            Heaps::Opened(heap) => Some(heap),
+            Heaps::None | Heaps::Clients(_) => None,
+        }
     }
 
     /// Datagrams with a part that was sent from where it lay in the message heap.
@@ -184,8 +217,7 @@ impl ShmTx {
         assert!(self.peers[index].is_none(), "peer {peer} is there already");
         self.peers[index] = Some(Box::new(TxPeer {
             producer,
-            heap_access: HeapAccess::No,
-            name: None,
+            heap: None,
             words,
             doorbell: Doorbell::default(),
             socket,
@@ -201,24 +233,59 @@ impl ShmTx {
         }
     }
 
-    /// A peer is connected, by this name if this end has opened it, and maps heaps of up to `max_heap` bytes.
+    /// A peer is connected that this end has opened by this name. It maps heaps of up to `max_heap` bytes.
     /// `other_user`: who else is talked to.
-    pub(crate) fn set_max_heap(
+    pub(crate) fn set_opened(
         &mut self,
         peer: u32,
         max_heap: u64,
-        name: Option<&str>,
+        name: &str,
         other_user: Option<u32>,
     ) {
-        let (Some(heap), Some(Some(to))) = (&self.heap, self.peers.get_mut(peer as usize)) else {
-            return;
-        };
-        to.name = name.map(Arc::from);
+        if let Heaps::Opened(heap) = &self.heaps {
+            let (heap, name) = (heap.clone(), Arc::from(name));
+            let process = self.reader(peer, &heap, max_heap, other_user);
+            heap.set_able(&name, process);
+            self.set_heap(peer, heap, process, Some(name));
+        }
+    }
+
+    /// A client is connected that maps heaps of up to `max_heap` bytes.
+    pub(crate) fn set_accepted(&mut self, peer: u32, max_heap: u64, origin: Option<Origin>) {
+        if let Heaps::Clients(heaps) = &self.heaps {
+            let heap = heaps.of_client(origin);
+            let process = self.reader(peer, &heap, max_heap, None);
+            self.set_heap(peer, heap, process, None);
+        }
+    }
+
+    /// The process of a peer, if it can read a heap.
+    fn reader(
+        &self,
+        peer: u32,
+        heap: &MessageHeap,
+        max_heap: u64,
+        other_user: Option<u32>,
+    ) -> Option<ReaderProcess> {
+        let to = self.peers.get(peer as usize)?.as_ref()?;
         let takes = heap.bytes() as u64 <= max_heap;
-        let process = users::reader(&to.socket, other_user).filter(|_| takes);
-        to.heap_access = process.map_or(HeapAccess::No, HeapAccess::Allowed);
-        if let Some(name) = &to.name {
-            heap.readers().set_able(name, process);
+        users::reader(&to.socket, other_user).filter(|_| takes)
+    }
+
+    fn set_heap(
+        &mut self,
+        peer: u32,
+        heap: MessageHeap,
+        process: Option<ReaderProcess>,
+        name: Option<Arc<str>>,
+    ) {
+        if let Some(Some(to)) = self.peers.get_mut(peer as usize) {
+            to.heap = process.map(|process| SharedHeap {
+                heap,
+                name,
+                process,
+                is_there: false,
+            });
         }
     }
 
@@ -228,7 +295,7 @@ impl ShmTx {
         self.faults.retain(|&other| other != peer);
         self.unlist(peer);
         if let Some(mut removed) = self.peers[peer as usize].take()
-            && let Some(heap) = &self.heap
+            && let Some(SharedHeap { heap, .. }) = &removed.heap
         {
             removed.producer.revoke(|message| heap.take_back(message));
         }
@@ -247,14 +314,10 @@ impl ShmTx {
 
     /// Takes back the parts of messages that peers have consumed.
     pub(crate) fn poll_returned(&mut self) {
-        if let Some(heap) = &self.heap
-            && self.may_have_lent
-        {
+        if self.may_have_lent {
             self.may_have_lent = false;
             for peer in self.peers.iter_mut().flatten() {
-                let back = |message| heap.take_back(message);
-                peer.producer.poll_returned(back);
-                self.may_have_lent |= peer.producer.lent() != 0;
+                self.may_have_lent |= peer.poll_returned();
             }
         }
     }
@@ -319,10 +382,8 @@ impl ShmTx {
         };
         to.unflushed.insert(peer.0, &mut self.first_unflushed);
         let mut lent = None;
-        if tail.len() >= LEND_FROM
-            && let Some(heap) = &self.heap
-        {
-            lent = to.append_lent(heap, [preamble, head, body, tail]);
+        if tail.len() >= LEND_FROM {
+            lent = to.append_lent([preamble, head, body, tail]);
             self.gathered += u64::from(lent == Some(Ok(())));
             self.may_have_lent |= lent == Some(Ok(()));
         }
@@ -419,6 +480,7 @@ impl PacketTx for ShmTx {
             socket_addr: None,
             process,
             target: peer.and_then(|peer| peer.target.clone()),
+            memory: peer.map_or_else(MessageMemory::default, |peer| peer.memory()),
         }
     }
 

@@ -287,24 +287,77 @@ fn memory_of_another_device_is_copied() {
     assert_eq!(pair.client.gathered(), 0);
 }
 
-#[test]
-fn the_device_of_a_server_has_a_heap_only_if_it_is_told_to() {
-    let mut plain = pair("no-heap", &ShmConfig::default());
-    assert!(!plain.server.memory().is_of_device());
-    let message = make(&plain.server.memory(), 1, 60_000);
-    plain.server.send_tail(plain.from, &message);
-    assert!(plain.client.receive().1 == message);
-    assert_eq!(plain.server.gathered(), 0);
+/// The memory of a server for one of its clients.
+fn memory_for(server: &mut Device, client: PeerId) -> MessageMemory {
+    server.split().1.peer_info(client).memory
+}
 
+#[test]
+fn each_client_of_a_server_has_a_heap_that_no_other_reads() {
+    let mut pair = pair("of-clients", &ShmConfig::default());
+    let mut other = Device::client(&ShmConfig::default());
+    let (_, other_from) = greet(&mut other, &mut pair.server);
+    assert!(!pair.server.memory().is_of_device(), "it is for nobody");
+    let memory = memory_for(&mut pair.server, pair.from);
+    assert!(memory.is_of_device());
+    let message = make(&memory, 1, 100_000);
+    for round in 1..4 {
+        pair.server.send_tail(pair.from, &message[..60_000]);
+        assert!(pair.client.receive().1 == message[..60_000]);
+        assert_eq!(pair.server.gathered(), round);
+    }
+    pair.server.send_tail(other_from, &message[..60_000]);
+    assert!(other.receive().1 == message[..60_000]);
+    assert_eq!(pair.server.gathered(), 3, "the other one gets a copy");
+}
+
+/// Each has a quarter of the bytes, and those of one process have half together. A client that goes leaves its part.
+#[test]
+fn the_heaps_of_clients_have_one_budget() {
     let config = ShmConfig {
-        share_heap_with_clients: true,
+        heap_bytes: 512 * KIB,
         ..ShmConfig::default()
     };
-    let mut sharing = pair("shared-heap", &config);
-    let message = make(&sharing.server.memory(), 1, 60_000);
-    sharing.server.send_tail(sharing.from, &message);
-    assert!(sharing.client.receive().1 == message);
-    assert_eq!(sharing.server.gathered(), 1);
+    let mut server = Device::bind(&name("one-budget"), &config);
+    let mut clients: Vec<_> = (0..3)
+        .map(|_| {
+            let mut client = Device::client(&config);
+            let (_, from) = greet(&mut client, &mut server);
+            (client, from)
+        })
+        .collect();
+    let sizes = [128 * KIB, 124 * KIB, 4 * KIB];
+    let mut most = Vec::new();
+    for round in 0..2 {
+        let mut kept = Vec::new();
+        most.clear();
+        for (client, from) in &mut clients {
+            let memory = memory_for(&mut server, *from);
+            assert!(memory.is_of_device());
+            // The first one that lies in the heap.
+            let gathered = server.gathered();
+            let found = sizes.iter().find(|size| {
+                let message = make(&memory, round, **size);
+                server.send_tail(*from, &message[..4 * KIB]);
+                assert!(client.receive().1 == message[..4 * KIB]);
+                kept.push(message);
+                server.gathered() > gathered
+            });
+            most.push(found.copied());
+        }
+        if round == 0 {
+            // A message so large begins in the middle of a page, so none is as large as the heap.
+            assert_eq!(most, [Some(124 * KIB), Some(124 * KIB), None]);
+            // Its pages stay, also if no message is in them, until it is gone.
+            kept.clear();
+            let (client, from) = clients.remove(0);
+            drop(client);
+            let gone = IoEvent::PeerGone(from, PeerGone::Certain);
+            assert_eq!(server.wait_for_event(), gone);
+            server.close_peer(from);
+        }
+    }
+    assert_eq!(most, [Some(124 * KIB), Some(124 * KIB)]);
 }
 
 #[test]

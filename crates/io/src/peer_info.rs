@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::MessageMemory;
+
 /// The answer of [`PacketTx::peer_info`](crate::PacketTx::peer_info).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerInfo {
@@ -14,6 +16,8 @@ pub struct PeerInfo {
     pub process: Option<PeerProcess>,
     /// The address that it wants to reach through this process, if it has said one. It is the peer's text.
     pub target: Option<Arc<str>>,
+    /// Memory for messages to this peer alone; ordinary memory if the device has none.
+    pub memory: MessageMemory,
 }
 
 impl PeerInfo {
@@ -24,6 +28,7 @@ impl PeerInfo {
             socket_addr: Some(address),
             process: None,
             target: None,
+            memory: MessageMemory::default(),
         }
     }
 }

@@ -7,7 +7,10 @@
 
 #![forbid(unsafe_code)]
 
+mod memory;
 pub mod spare;
+
+pub use memory::{LARGE_BYTES, MessageMemory, PacketMemory, PeerMemory};
 
 use bytes::Bytes;
 

@@ -51,7 +51,7 @@ impl Echo for EchoService {
 
     async fn source(
         self: Arc<Self>,
-        _: NestedContext,
+        cx: NestedContext,
         request: OwnedRequest<Wanted>,
         mut items: StreamSender<Payload>,
     ) -> Result<(), Status> {
@@ -62,7 +62,7 @@ impl Echo for EchoService {
                 "an item has at most {MAX_ITEM_BYTES} bytes"
             )));
         }
-        let data = Bytes::from(vec![0; bytes]);
+        let data = cx.memory().make(bytes, |room| room.fill(1));
         if wanted.one_by_one() {
             let mut item = Payload::new();
             for _ in 0..wanted.items() {

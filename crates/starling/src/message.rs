@@ -29,6 +29,12 @@ pub(crate) struct Here {
     pub(crate) coding: MethodCoding,
 }
 
+/// The best memory for messages to a caller: its own, or the device's for everybody.
+pub(crate) fn best_memory<'a>(peer: &'a Peer, of_device: &'a MessageMemory) -> &'a MessageMemory {
+    let own = peer.memory();
+    if own.is_of_device() { own } else { of_device }
+}
+
 /// A request of an inline or worker handler. The handler reads it where it was received.
 pub struct Request<'a, Q: Message> {
     pub(crate) view: Q::View<'a>,
@@ -104,9 +110,9 @@ impl<'a, Q: Message> Request<'a, Q> {
     }
 
     /// The best memory for a large bytes field of the response, for `reply.set_..._bytes`: a device that
-    /// can do so sends from there without a copy.
+    /// can do so sends from there without a copy. Over `shm://` nobody but this caller can read it.
     pub fn memory(&self) -> &'a MessageMemory {
-        &self.here.memory
+        best_memory(self.peer, &self.here.memory)
     }
 
     /// Sends metadata with the response, in place of what was set before. A call that fails sends that of its

@@ -11,6 +11,7 @@ use starling_io::MessageMemory;
 use crate::channel_factory::ChannelFactory;
 use crate::error::Error;
 use crate::local::LocalChannel;
+use crate::message::best_memory;
 use crate::plane::IncomingCall;
 
 /// Lets a nested handler make calls, while it waits, from the dispatch thread that it runs in.
@@ -114,9 +115,10 @@ impl NestedContext {
         Ok(channel.with_deadline(self.0.deadline_ns))
     }
 
-    /// The best memory for large bytes fields of the response.
+    /// The best memory for large bytes fields of the response, or of a stream's messages: a device that can do so
+    /// sends from there without a copy. Over `shm://` nobody but this caller can read it.
     pub fn memory(&self) -> &MessageMemory {
-        &self.0.channels.memory
+        best_memory(&self.0.peer, &self.0.channels.memory)
     }
 
     /// Ends after `duration`.

@@ -44,6 +44,11 @@ fn large_fields_in_device_memory_arrive_both_ways() {
     }
     let stats = channel.stats().expect("the stats");
     assert!(stats.device.count("tx_gathered") > Some(0));
+    let of_server = server.stats();
+    let answers = of_server
+        .iter()
+        .filter_map(|it| it.device.count("tx_gathered"));
+    assert!(answers.sum::<u64>() > 0, "they went through the ring");
 }
 
 /// Nobody has asked for the device's memory: the channel puts large requests there by itself.

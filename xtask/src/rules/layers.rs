@@ -11,12 +11,12 @@ use super::{Violation, assert_none, workspace};
 const LAYERS: &[(&str, &[&str])] = &[
     // Leaves: each is a subject of its own.
     ("crates/compress", &[]),
-    ("crates/io", &[]),
     ("crates/msgbuf", &[]),
     ("crates/netns", &[]),
     ("crates/prefetch", &[]),
     ("xtask", &[]),
     ("crates/call", &["msgbuf"]),
+    ("crates/io", &["msgbuf"]),
     ("crates/balance", &["call"]),
     ("crates/handoff", &["prefetch"]),
     ("crates/message", &["msgbuf"]),

@@ -30,31 +30,43 @@ pub(super) struct AdmissionCounts {
     pub(super) evicted: u64,
 }
 
-/// How many peers and heaps of peers a device has at most.
+/// How many heaps for clients a device makes at most.
+const MOST_OWN_HEAPS: usize = 64;
+
+/// How many peers and heaps a device has at most.
 #[derive(Clone, Copy)]
 pub(super) struct Places {
     pub(super) peers: usize,
+    /// Heaps of peers.
     pub(super) heaps: usize,
+    /// Its own, for its clients.
+    pub(super) own_heaps: usize,
 }
 
 impl Places {
     /// Those of a device with this configuration. One that accepts peers leaves a quarter of the
-    /// process's files to others. Heaps get an eighth of all files, and those that are more than peers
-    /// may take.
+    /// process's files to others. Heaps of peers get an eighth of all files, and those that are more than
+    /// peers may take. The device's own, which the process asks for, get an eighth of that quarter.
     pub(super) fn new(config: &ShmConfig, accepts: bool) -> Self {
         let takes_heaps = config.max_accepted_heap_bytes != 0;
+        let makes_heaps = accepts && config.heap_bytes != 0;
         match getrlimit(Resource::Nofile).current {
             Some(files) if accepts => {
                 let files = usize::try_from(files).unwrap_or(usize::MAX);
                 let for_heaps = if takes_heaps { files / 8 } else { 0 };
                 let own = files - files / 4;
                 let peers = config.max_peers.min(own - for_heaps);
-                let heaps = if takes_heaps { own - peers } else { 0 };
-                Self { peers, heaps }
+                let own_heaps = MOST_OWN_HEAPS.min(files / 32);
+                Self {
+                    peers,
+                    heaps: if takes_heaps { own - peers } else { 0 },
+                    own_heaps: if makes_heaps { own_heaps } else { 0 },
+                }
             }
             _ => Self {
                 peers: config.max_peers,
                 heaps: if takes_heaps { config.max_peers } else { 0 },
+                own_heaps: if makes_heaps { MOST_OWN_HEAPS } else { 0 },
             },
         }
     }
@@ -64,6 +76,7 @@ impl Places {
         Self {
             peers: self.peers.div_ceil(8),
             heaps: self.heaps / 8,
+            ..self
         }
     }
 
@@ -78,6 +91,7 @@ impl Places {
         let places = Self {
             peers: self.peers,
             heaps: self.heaps.min(for_heaps),
+            own_heaps: 0,
         };
         (places, files - files / 4 - for_heaps)
     }
@@ -95,9 +109,9 @@ pub struct PeersBudget {
     pub places_of_one: usize,
     /// Places.
     pub places: usize,
-    /// Descriptors for the places and message heaps of one process.
+    /// Descriptors for the places and message heaps of one process, and for heaps that are made for it.
     pub descriptors_of_one: usize,
-    /// Descriptors for places and message heaps.
+    /// Descriptors for places, and for message heaps of clients and for them.
     pub descriptors: usize,
 }
 
@@ -109,8 +123,10 @@ impl ShmConfig {
         PeersBudget {
             places_of_one,
             places: places.peers,
-            descriptors_of_one: places_of_one + places.heaps_of_one().min(places_of_one),
-            descriptors: places.peers + places.heaps.min(places.peers),
+            descriptors_of_one: places_of_one
+                + places.heaps_of_one().min(places_of_one)
+                + places.own_heaps.div_ceil(2),
+            descriptors: places.peers + places.heaps.min(places.peers) + places.own_heaps,
         }
     }
 }
@@ -160,7 +176,7 @@ impl ShmIo {
         if inserted.is_err() {
             self.forget_peer(origin, heap);
         } else {
-            self.tx.set_max_heap(number, theirs.max_heap, None, None);
+            self.tx.set_accepted(number, theirs.max_heap, origin);
             self.set_silent(PeerId(number));
             if let Some(Some(connection)) = self.connections.get_mut(number as usize) {
                 connection.origin = origin;

@@ -207,9 +207,11 @@ impl ShmIo {
             // Targets are behind one peer.
             let opened = connection.opened.as_deref();
             let name = opened.map(|address| address.split('?').next().unwrap_or(address));
-            let other_user = self.config.other_user;
-            self.tx
-                .set_max_heap(number, theirs.max_heap, name, other_user);
+            if let Some(name) = name {
+                let other_user = self.config.other_user;
+                self.tx
+                    .set_opened(number, theirs.max_heap, name, other_user);
+            }
             return Verdict::Fine;
         }
         let may_come = connection.heap == PeerHeap::Awaited;

@@ -24,12 +24,12 @@ pub trait PacketMemory: Send + Sync {
 /// ordinary memory if the device has no such memory or none is left. Any other device may send a part
 /// that was made in this device's memory; it copies the part.
 ///
-/// Over `shm`, a client's servers copy a message from where it was made. All servers that the device
-/// has opened, and that run as the same user, can read everything that is made in its memory, also
-/// what is meant for another one.
+/// Over `shm`, the receiver copies a message from where it was made. All servers that a client's device has opened, and
+/// that run as the same user, can read everything that is made in its memory, also what is meant for another one. What
+/// a server makes in its memory for a client can be read by that client only.
 ///
 /// ```
-/// use starling_io::MessageMemory;
+/// use starling_msgbuf::MessageMemory;
 ///
 /// // The device has no such memory.
 /// let memory = MessageMemory::default();
@@ -89,6 +89,19 @@ impl MessageMemory {
         self.0.as_ref()?.make(len, fill)
     }
 }
+
+/// The same memory, not only memory of one kind.
+impl PartialEq for MessageMemory {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        }
+    }
+}
+
+impl Eq for MessageMemory {}
 
 impl fmt::Debug for MessageMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
