@@ -100,11 +100,11 @@ impl Response<'_> {
     /// The response, to keep it longer than the continuation runs. A large one is moved, a small
     /// one copied.
     pub fn into_owned(self) -> OwnedMessage {
-        self.into_owned_in(Msgbuf::new())
+        self.into_owned_in(|_| Msgbuf::new())
     }
 
-    /// The same. A small response is copied into the memory of `spare`.
-    pub fn into_owned_in(self, spare: Msgbuf) -> OwnedMessage {
+    /// The same. A small response, of so many bytes, is copied into the memory that `spare` gives.
+    pub fn into_owned_in(self, spare: impl FnOnce(usize) -> Msgbuf) -> OwnedMessage {
         self.payload.into_owned(spare)
     }
 }

@@ -9,7 +9,6 @@ use crate::convert::unsent;
 use crate::core::Core;
 use crate::error::CallError;
 use crate::local::Command;
-use crate::payload::Payload;
 
 impl<R> Core<R> {
     /// Executes a command.
@@ -54,14 +53,6 @@ impl<R> Core<R> {
             }
             Command::Close(session) => self.close(tx, session),
             Command::Complete(reply, result) => self.complete_with(tx, reply, result),
-        }
-    }
-
-    /// A buffer for a payload to be kept in, if it needs one.
-    pub(crate) fn spare_for(&mut self, payload: &Payload<'_>) -> Msgbuf {
-        match payload {
-            Payload::InPlace { .. } => self.proto.buffer(),
-            Payload::Reassembled { .. } => Msgbuf::new(),
         }
     }
 

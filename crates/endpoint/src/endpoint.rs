@@ -382,6 +382,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.io.memory()
     }
 
+    /// The buffers for large messages that the endpoint uses.
+    pub fn large_buffers(&self) -> LargeBuffers {
+        self.parts.core.proto.large_buffers().clone()
+    }
+
     /// From now on the endpoint uses these buffers for large messages, which others may share.
     pub fn share_large_buffers(&mut self, buffers: &LargeBuffers) {
         self.parts.core.proto.share_large_buffers(buffers);

@@ -104,13 +104,15 @@ impl Payload<'_> {
         compressed.map_or(0, |body| body.len as usize)
     }
 
-    /// The message, to keep it: a large one is moved, a small one is copied into `spare`.
-    pub(crate) fn into_owned(self, spare: Msgbuf) -> OwnedMessage {
+    /// The message, to keep: a large one is moved; a small one, of so many bytes, is copied into a buffer of `spare`.
+    #[inline]
+    pub(crate) fn into_owned(self, spare: impl FnOnce(usize) -> Msgbuf) -> OwnedMessage {
         match self {
             Self::InPlace { fields, body } => {
-                let mut message = spare;
+                let fields = fields.unwrap_or(&[]);
+                let mut message = spare(fields.len() + body.len());
                 message.clear();
-                let (head, fields) = (message.head_mut(), fields.unwrap_or(&[]));
+                let head = message.head_mut();
                 head.reserve(fields.len() + body.len());
                 head.extend_from_slice(fields);
                 let body_at = head.len() as u32;

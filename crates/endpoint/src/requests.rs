@@ -303,10 +303,9 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
             peer: request.peer,
             timing: (request.timing).unwrap_or(Timing::without_deadline(core.now_ns)),
         };
-        let spare = core.spare_for(&request.payload);
         let mut job = core.spare_jobs.pop().unwrap_or_else(Job::empty);
         let peer = core.peers.of(proto_peer(info.peer), tx);
-        let message = request.payload.into_owned(spare);
+        let message = request.payload.into_owned(|_| core.proto.buffer());
         let cancellation = job.fill(id, handler, message, info, peer, answer);
         match workers.submit(job) {
             Ok(()) => {

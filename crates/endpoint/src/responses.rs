@@ -83,10 +83,7 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         // None is ever removed, and each was checked when the call was made.
         let Some(continuation) = tables.continuations.get_mut(continuation.0 as usize) else {
             debug_assert_eq!(continuation, ContinuationId::LOCAL);
-            let result = result().map(|Response { payload }| {
-                let spare = core.spare_for(&payload);
-                payload.into_owned(spare)
-            });
+            let result = result().map(|response| response.into_owned_in(|_| core.proto.buffer()));
             core.local.finish(tag, result);
             return;
         };

@@ -108,7 +108,12 @@ impl Request<'_> {
     /// The request, to keep it longer than the handler runs. A large one is moved, a small one
     /// copied.
     pub fn into_owned(self) -> OwnedMessage {
-        self.payload.into_owned(Msgbuf::new())
+        self.into_owned_in(|_| Msgbuf::new())
+    }
+
+    /// The same. A small request, of so many bytes, is copied into the memory that `spare` gives.
+    pub fn into_owned_in(self, spare: impl FnOnce(usize) -> Msgbuf) -> OwnedMessage {
+        self.payload.into_owned(spare)
     }
 
     /// The request, for a handler that knows no endpoint.

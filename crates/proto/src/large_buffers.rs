@@ -1,9 +1,11 @@
 //! Buffers of large messages, to use again: to get so much memory from the system takes longer than to fill it. What
 //! hands messages on from one endpoint to others has them share their buffers, for they go where the messages go.
 
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use starling_msgbuf::Msgbuf;
 
 use crate::msgbuf_pool::Stack;
@@ -38,7 +40,7 @@ struct State {
 
 impl LargeBuffers {
     /// An empty buffer with room for so many bytes.
-    pub(crate) fn take(&self, bytes: usize) -> Msgbuf {
+    pub fn take(&self, bytes: usize) -> Msgbuf {
         let taken = {
             let mut state = self.lock();
             let taken = (state.stack).take(bytes..=bytes.saturating_mul(ROOMIEST));
@@ -46,6 +48,14 @@ impl LargeBuffers {
             taken
         };
         taken.unwrap_or_else(|| Msgbuf::from_vec(Vec::with_capacity(bytes)))
+    }
+
+    /// The bytes of a message that came. Their memory comes back when nobody has them any more.
+    pub fn lend(&self, message: Vec<u8>) -> Bytes {
+        Bytes::from_owner(Lent {
+            message,
+            home: self.clone(),
+        })
     }
 
     /// Frees all.
@@ -115,6 +125,26 @@ impl LargeBuffers {
     }
 }
 
+/// A message that somebody has.
+struct Lent {
+    message: Vec<u8>,
+    home: LargeBuffers,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.message
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut message = mem::take(&mut self.message);
+        message.clear();
+        self.home.put(Msgbuf::from_vec(message));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +161,18 @@ mod tests {
         assert_eq!(other.take(1 << 19).capacity(), 1 << 19);
         assert_eq!(sharing.take(1 << 19).capacity(), 1 << 20);
         assert_eq!((one.bytes(), sharing.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_lent_comes_back_with_its_last_reference() {
+        let buffers = LargeBuffers::default();
+        let lent = buffers.lend(vec![7; 1 << 20]);
+        let part = lent.slice(5..9);
+        drop(lent);
+        assert_eq!((&part[..], buffers.bytes()), (&[7; 4][..], 0));
+        drop(part);
+        let again = buffers.take(1 << 20);
+        assert!(again.is_empty() && again.capacity() == 1 << 20);
     }
 
     #[test]

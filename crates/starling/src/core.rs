@@ -78,7 +78,15 @@ impl<I: Device> Core<I> {
         let raw = Raw::new(io, clock.clone(), config.clone(), secrets)?;
         let turn_ends = TurnEnds::of_endpoint();
         let turns = turn_ends.as_ref().map(|ends| Arc::clone(&ends.turns));
-        let executor = Executor::new(raw.local(), clock, time.clone(), seed, turns, decode);
+        let executor = Executor::new(
+            raw.local(),
+            raw.large_buffers(),
+            clock,
+            time.clone(),
+            seed,
+            turns,
+            decode,
+        );
         let queue = Arc::new(PollQueue::default());
         let connections = Connections::new(&executor, &queue);
         let woken = Arc::new(Woken {

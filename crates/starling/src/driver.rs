@@ -25,7 +25,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
-use starling_endpoint::{EndpointConfig, Status};
+use starling_endpoint::{EndpointConfig, LargeBuffers, Status};
 use starling_io::{MessageMemory, MonotonicClock, Wake, forks};
 use starling_share::{SharedLoop, TaskHandle};
 
@@ -47,6 +47,8 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     /// The memory for messages of the device.
     pub(crate) memory: MessageMemory,
+    /// Those of the endpoint.
+    buffers: LargeBuffers,
     next_channel: AtomicU64,
     /// The process that made it; see [`forks`].
     process: u32,
@@ -108,6 +110,7 @@ impl Driver {
             #[cfg(feature = "tokio")]
             descriptor,
             memory,
+            buffers,
             questions,
         } = (address.device()).event_loop(address, its_clock, time, config)?;
         let shared = Arc::new(SharedLoop::new(event_loop, waker, clock));
@@ -131,6 +134,7 @@ impl Driver {
         Ok(Self {
             shared,
             memory,
+            buffers,
             next_channel: AtomicU64::new(0),
             process,
             keeper: Some(keeper),

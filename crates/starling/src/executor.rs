@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use starling_endpoint::LocalHandle;
+use starling_endpoint::{LargeBuffers, LocalHandle};
 use starling_io::{Clock, MonotonicClock};
 use starling_message::protobuf::DecodeLimits;
 
@@ -13,6 +13,8 @@ use crate::time::Time;
 
 pub(crate) struct Executor {
     pub(crate) local: LocalHandle,
+    /// Those of the endpoint.
+    pub(crate) buffers: LargeBuffers,
     /// For what the endpoint's thread counts at the end of a turn, if metrics are enabled.
     pub(crate) turns: Option<Arc<Turns>>,
     clock: MonotonicClock,
@@ -30,6 +32,7 @@ pub(crate) struct Executor {
 impl Executor {
     pub(crate) fn new(
         local: LocalHandle,
+        buffers: LargeBuffers,
         clock: MonotonicClock,
         time: Time,
         seed: u64,
@@ -38,6 +41,7 @@ impl Executor {
     ) -> Arc<Self> {
         Arc::new(Self {
             local,
+            buffers,
             turns,
             clock,
             calls: CallClock::default(),

@@ -41,7 +41,7 @@ use crate::nested::{NestedContext, ResponseMetadata};
 use crate::options::CallOptions;
 use crate::plane::Waiting;
 
-pub(crate) use account::{ByteAccount, HeldBytes};
+pub(crate) use account::{ByteAccount, HeldBytes, spare_for};
 pub use bundle::{StreamBundle, StreamBundleIter};
 pub(crate) use client::{ClientEnd, belongs_to_parent};
 pub use item::StreamItem;

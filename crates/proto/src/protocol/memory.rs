@@ -16,6 +16,11 @@ impl Protocol {
         self.shared.pool.begin_stretch(now);
     }
 
+    /// The large buffers that this endpoint uses.
+    pub fn large_buffers(&self) -> &LargeBuffers {
+        &self.shared.pool.large
+    }
+
     /// From now on this endpoint uses these large buffers, which others may share.
     pub fn share_large_buffers(&mut self, buffers: &LargeBuffers) {
         self.shared.pool.large = buffers.clone();

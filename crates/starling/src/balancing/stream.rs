@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use starling_endpoint::{Metadata, Status};
+use starling_endpoint::{LargeBuffers, Metadata, Status};
 use starling_io::MessageMemory;
 
 use super::backend::Backend;
@@ -106,6 +106,10 @@ impl Transport for StreamTransport {
 
     fn memory(&self) -> &MessageMemory {
         self.channel.memory()
+    }
+
+    fn large_buffers(&self) -> Option<&LargeBuffers> {
+        self.channel.large_buffers()
     }
 
     fn stats(&self) -> Result<ThreadStats, Status> {

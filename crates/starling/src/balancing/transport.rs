@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use starling_endpoint::Status;
+use starling_endpoint::{LargeBuffers, Status};
 use starling_io::MessageMemory;
 
 use super::backend::{Backend, BackendState};
@@ -177,6 +177,10 @@ impl Transport for OneBackend {
 
     fn memory(&self) -> &MessageMemory {
         self.backend.transport.memory()
+    }
+
+    fn large_buffers(&self) -> Option<&LargeBuffers> {
+        self.backend.transport.large_buffers()
     }
 
     fn stats(&self) -> Result<ThreadStats, Status> {

@@ -13,8 +13,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use slab::Slab;
 use starling_endpoint::{
-    CallError, CallId, Code, Completion, ContinuationId, Encoding, OwnedMessage, SessionId, Status,
-    unsent_message,
+    CallError, CallId, Code, Completion, ContinuationId, Encoding, LargeBuffers, OwnedMessage,
+    SessionId, Status, unsent_message,
 };
 use starling_io::{IoError, MessageMemory, ReactorWait, Wake};
 use starling_share::Step;
@@ -29,6 +29,7 @@ use crate::device::Device;
 use crate::health::watch_health;
 use crate::plane::{CallHandle, Operation, OutgoingCall, Reply, stopped};
 use crate::retry::{Attempt, Failed, Made, call_when_ready, is_retryable};
+use crate::streaming::spare_for;
 use crate::threads::Questions;
 
 /// How long sessions may take to close when the last channel is dropped.
@@ -121,6 +122,8 @@ pub(crate) struct OpenedLoop {
     pub(crate) descriptor: Option<OwnedFd>,
     /// The memory for messages of the device.
     pub(crate) memory: MessageMemory,
+    /// Those of the endpoint.
+    pub(crate) buffers: LargeBuffers,
     /// What others want to know of the endpoint.
     pub(crate) questions: Arc<Questions>,
 }
@@ -230,6 +233,7 @@ impl<I: Device> EventLoop<I> {
             #[cfg(feature = "tokio")]
             descriptor: core.raw.descriptor(),
             memory: core.raw.memory(),
+            buffers: core.raw.large_buffers(),
             questions: Arc::clone(&core.questions),
             event_loop: Box::new(Self::new(core)),
         }
@@ -239,11 +243,12 @@ impl<I: Device> EventLoop<I> {
         core.count_later();
         let calls = Arc::new(Mutex::new(Calls::default()));
         let its_calls = Arc::clone(&calls);
+        let buffers = core.raw.large_buffers();
         let continuation = core.raw.register_continuation(move |cx, completion| {
             let now_ns = cx.now_ns();
             let call = its_calls.lock().take(&completion, now_ns);
             if let Some(call) = call {
-                handle_completion(call, completion, &its_calls, now_ns);
+                handle_completion(call, completion, &its_calls, &buffers, now_ns);
             }
         });
         Self {
@@ -535,6 +540,7 @@ fn handle_completion(
     call: PendingCall,
     completion: Completion<'_>,
     calls: &Mutex<Calls>,
+    buffers: &LargeBuffers,
     now_ns: u64,
 ) {
     let PendingCall {
@@ -546,7 +552,8 @@ fn handle_completion(
         Ok(response) => {
             return reply.finish_with(|request| {
                 let spare = request.and_then(OutgoingCall::take_spare);
-                let response = response.into_owned_in(spare.unwrap_or_default());
+                let response = response
+                    .into_owned_in(|bytes| spare.unwrap_or_else(|| spare_for(bytes, buffers)));
                 Ok((response, Encoding::Native))
             });
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use starling_endpoint::Status;
+use starling_endpoint::{LargeBuffers, Status};
 use starling_io::{MessageMemory, PeerMemory};
 
 use super::{Command, DeadlineWaker, Driver};
@@ -96,6 +96,10 @@ impl Transport for DirectTransport {
 
     fn peer_memory(&self) -> Option<&PeerMemory> {
         Some(&self.peer_memory)
+    }
+
+    fn large_buffers(&self) -> Option<&LargeBuffers> {
+        Some(&self.driver.buffers)
     }
 
     fn stats(&self) -> Result<ThreadStats, Status> {

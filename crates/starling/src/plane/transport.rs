@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
+use starling_endpoint::LargeBuffers;
 use starling_endpoint::{
     CallDescriptor, CallNumber, Encoding, Metadata, Msgbuf, OwnedMessage, Status,
 };
@@ -95,6 +96,11 @@ pub trait Transport: Send + Sync {
 
     /// The memory for large messages to the server, where senders put them without being asked to.
     fn peer_memory(&self) -> Option<&PeerMemory> {
+        None
+    }
+
+    /// Where the memory of large responses comes from, if it is to be used again.
+    fn large_buffers(&self) -> Option<&LargeBuffers> {
         None
     }
 

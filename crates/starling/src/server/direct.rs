@@ -88,6 +88,7 @@ pub(crate) fn serve_on<I: Device>(
     let streams = Streams::new(
         registry.streams.within(&core.config.protocol),
         registry.decode,
+        core.raw.large_buffers(),
     );
     for method in registry.methods() {
         let spawn = match method.is_built_in() {

@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 use bytes::Buf;
 use parking_lot::Mutex;
-use starling_endpoint::{HeldMost, OwnedMessage, Status};
+use starling_endpoint::{HeldMost, LargeBuffers, Msgbuf, OwnedMessage, Status};
+use starling_io::LARGE_BYTES;
 use starling_message::Bytes;
 
 use super::limits::{AllHoldings, Holding, StreamLimits, StreamShare};
@@ -179,8 +180,17 @@ impl HeldBytes {
     }
 }
 
-/// The items of a message that came.
-pub(super) fn body_of(message: OwnedMessage) -> Bytes {
+/// A buffer for a message of a stream.
+pub(crate) fn spare_for(bytes: usize, buffers: &LargeBuffers) -> Msgbuf {
+    match bytes >= LARGE_BYTES {
+        true => buffers.take(bytes),
+        false => Msgbuf::new(),
+    }
+}
+
+/// The items of a message that came. The memory of a large one goes back to `buffers` when nobody has it any more: an
+/// allocator gives so much back to the system, and takes it again for the next message, a page fault for each page.
+pub(super) fn body_of(message: OwnedMessage, buffers: Option<&LargeBuffers>) -> Bytes {
     let (buffer, body_at) = message.into_parts();
     let (bytes, _) = buffer.into_parts();
     let len = bytes.len().saturating_sub(body_at);
@@ -190,10 +200,35 @@ pub(super) fn body_of(message: OwnedMessage) -> Bytes {
             Bytes::copy_from_slice(&bytes[body_at..])
         }
         _ => {
-            let mut body = Bytes::from(bytes);
+            let mut body = match buffers {
+                Some(buffers) if bytes.len() >= LARGE_BYTES => buffers.lend(bytes),
+                _ => Bytes::from(bytes),
+            };
             // Not a slice of it, which would be another reference.
             body.advance(body_at);
             body
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_large_message_is_used_again() {
+        let buffers = LargeBuffers::default();
+        let message = OwnedMessage::of_body(vec![1; LARGE_BYTES]);
+        let memory = message.body().as_ptr();
+        let body = body_of(message, Some(&buffers));
+        assert_eq!((body.len(), body.as_ptr()), (LARGE_BYTES, memory));
+        assert_ne!(spare_for(LARGE_BYTES, &buffers).head().as_ptr(), memory);
+        drop(body);
+        assert_eq!(spare_for(LARGE_BYTES, &buffers).head().as_ptr(), memory);
+        drop(body_of(
+            OwnedMessage::of_body(vec![1; 4096]),
+            Some(&buffers),
+        ));
+        assert_eq!(spare_for(4096, &buffers).capacity(), 0, "it is small");
     }
 }

@@ -267,7 +267,7 @@ impl ClientEnd {
             *encoding = its_encoding;
             *is_coded |= position.flags.has(StreamFlags::CODED);
             let (status, metadata) = (message.stream_status(), message.to_metadata());
-            let mut body = body_of(message);
+            let mut body = body_of(message, self.route.large_buffers());
             if !stream.is_within_window(&body) {
                 let held = self.hold(body.len());
                 has_no_room = held.is_err();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use starling_endpoint::Metadata;
+use starling_endpoint::{LargeBuffers, Metadata};
 use starling_message::protobuf::DecodeLimits;
 
 use super::account::ByteAccount;
@@ -39,6 +39,14 @@ impl Route {
         match self {
             Self::Channel(shared, _) => &shared.streams,
             Self::Local(_, executor) => &executor.streams,
+        }
+    }
+
+    /// Where the memory of large messages comes from, if it is to be used again.
+    pub(super) fn large_buffers(&self) -> Option<&LargeBuffers> {
+        match self {
+            Self::Local(_, executor) => Some(&executor.buffers),
+            Self::Channel(..) => self.transport()?.large_buffers(),
         }
     }
 

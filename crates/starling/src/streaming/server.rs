@@ -8,7 +8,8 @@ use parking_lot::{Mutex, MutexGuard};
 use starling_compress::AlgorithmSet;
 use starling_endpoint::header::STREAM_RESPONSE_LEN;
 use starling_endpoint::{
-    Cancellation, Encoding, HeldReply, LocalHandle, Metadata, OwnedMessage, Status, StreamFlags,
+    Cancellation, Encoding, HeldReply, LargeBuffers, LocalHandle, Metadata, OwnedMessage, Status,
+    StreamFlags,
 };
 use starling_message::Bytes;
 use starling_message::protobuf::DecodeLimits;
@@ -121,13 +122,18 @@ impl ServerEnd {
     }
 
     /// Takes in a request.
-    pub(super) fn handle_request(&self, request: OwnedMessage, reply: HeldReply) {
+    pub(super) fn handle_request(
+        &self,
+        request: OwnedMessage,
+        reply: HeldReply,
+        buffers: &LargeBuffers,
+    ) {
         let Some(position) = request.stream() else {
             return;
         };
         let encoding = request.encoding();
         let is_coded = position.flags.has(StreamFlags::CODED);
-        let body = body_of(request);
+        let body = body_of(request, Some(buffers));
         let mut state = self.state.lock();
         let (body, full) = match self.counted(&state, body) {
             Ok(body) => (body, None),

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
-use starling_endpoint::{Context, Reply, Request, Status, StreamFlags};
+use starling_endpoint::{Context, LargeBuffers, OwnedMessage, Reply, Request, Status, StreamFlags};
 use starling_io::{PacketIo, PeerId};
 use starling_message::protobuf::DecodeLimits;
 
-use super::account::ByteAccount;
+use super::account::{ByteAccount, spare_for};
 use super::handler_task::HandlerTask;
 use super::limits::StreamLimits;
 use super::server::ServerEnd;
@@ -76,14 +76,21 @@ impl Table {
 pub(crate) struct Streams {
     pub(crate) account: Arc<ByteAccount>,
     pub(super) decode: DecodeLimits,
+    /// Those of the endpoint.
+    buffers: LargeBuffers,
     table: Mutex<Table>,
 }
 
 impl Streams {
-    pub(crate) fn new(limits: StreamLimits, decode: DecodeLimits) -> Arc<Self> {
+    pub(crate) fn new(
+        limits: StreamLimits,
+        decode: DecodeLimits,
+        buffers: LargeBuffers,
+    ) -> Arc<Self> {
         Arc::new(Self {
             account: ByteAccount::new(limits),
             decode,
+            buffers,
             table: Mutex::default(),
         })
     }
@@ -115,7 +122,7 @@ impl Streams {
         };
         if let Some(end) = found {
             let reply = reply.hold(end.cancellation());
-            return end.handle_request(request.into_owned(), reply);
+            return end.handle_request(self.keep(request), reply, &self.buffers);
         }
         if position.number != 0 || position.flags.has(StreamFlags::CANCEL) {
             let gone = starling_stream::gone((), position.id);
@@ -130,7 +137,7 @@ impl Streams {
             )));
         };
         let (remaining, caller) = (request.remaining(), cx.peer(peer).clone());
-        let request = request.into_owned();
+        let request = self.keep(request);
         let end = ServerEnd::new(self, key, share, cx.local(), &request);
         let call = IncomingCall {
             remaining,
@@ -138,13 +145,17 @@ impl Streams {
             cancellation: end.cancellation().clone(),
         };
         self.insert(cx, key, &end);
-        end.handle_request(request, reply.hold(end.cancellation()));
+        end.handle_request(request, reply.hold(end.cancellation()), &self.buffers);
         let handler = handler(ServerStreamEnd(Arc::clone(&end) as _), call);
         let task = HandlerTask::new(end, handler);
         match spawn {
             None => cx.spawn_for(peer, task),
             Some(spawn) => spawn(Box::pin(task)),
         }
+    }
+
+    fn keep(&self, request: Request<'_>) -> OwnedMessage {
+        request.into_owned_in(|bytes| spare_for(bytes, &self.buffers))
     }
 
     /// The client's number, and its stream if that is there.

@@ -59,7 +59,7 @@ fn job_of(peer: u32, bytes: usize, handler: WorkerHandler) -> Box<Job> {
         peer: PeerId(peer),
         timing: Timing::without_deadline(0),
     };
-    let message = payload.into_owned(Msgbuf::new());
+    let message = payload.into_owned(|_| Msgbuf::new());
     let mut job = Job::empty();
     job.fill(
         RequestId::NONE,
