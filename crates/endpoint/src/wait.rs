@@ -154,12 +154,16 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             let at_once = busy || proto.has_rest();
             self.parts.core.now_ns + if at_once { 0 } else { FULL_SLEEP_NS }
         });
+        let memory_ns = self.held.next_ns(self.active_ns);
+        if memory_ns.is_none() {
+            self.parts.core.proto.large_buffers().rest();
+        }
         let timers = [
             room_ns,
             self.parts.core.proto.poll_timer(),
             self.parts.core.next_deadline(),
             self.parts.core.local.next_sleep(),
-            self.held.next_ns(self.active_ns),
+            memory_ns,
         ];
         timers.into_iter().flatten().min()
     }

@@ -1,11 +1,14 @@
 //! What the message heaps of a device's clients may take together.
 //!
-//! A heap keeps the pages that it has used until its client is gone, and a descriptor. So all of them have one budget,
-//! of which the clients of one origin get half: what one of them has read slowly leaves the others something. A message
-//! for which the budget has no room is made in ordinary memory, and goes through the ring.
+//! A heap keeps a descriptor and the pages that it has used, until its client is gone and nobody has a message in it.
+//! So all of them have one budget, of which the clients of one origin get half: what one of them has read slowly leaves
+//! the others something. A message for which the budget has no room is made in ordinary memory, and goes through the
+//! ring.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use starling_io::forks;
 
 use crate::config::MIN_HEAP_BYTES;
 use crate::heap::MessageHeap;
@@ -30,6 +33,7 @@ impl ClientHeaps {
             budget: Arc::new(Budget {
                 all: Amount { bytes, files },
                 held: Mutex::default(),
+                forks: forks(),
             }),
         }
     }
@@ -64,6 +68,8 @@ pub(crate) struct Budget {
     all: Amount,
     /// By whose clients they are. Those of whom the kernel says nothing count as one.
     held: Mutex<HashMap<Option<Origin>, Amount>>,
+    /// Where in the order of forks it was made. In a child, a thread that is not there may have the lock.
+    forks: u32,
 }
 
 impl Budget {
@@ -72,10 +78,10 @@ impl Budget {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The part of a heap that is made now, if one more may be.
-    pub(crate) fn begin(self: &Arc<Self>, origin: Option<Origin>) -> Option<Part> {
-        let one = Amount { bytes: 0, files: 1 };
-        self.take(origin, one).then(|| Part {
+    /// The part of a heap that is made now, for a message of so many bytes, if one more may be.
+    pub(crate) fn begin(self: &Arc<Self>, origin: Option<Origin>, bytes: usize) -> Option<Part> {
+        let one = Amount { bytes, files: 1 };
+        (self.forks == forks() && self.take(origin, one)).then(|| Part {
             budget: Arc::clone(self),
             origin,
             has: one,
@@ -122,6 +128,9 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
+        if self.budget.forks != forks() {
+            return;
+        }
         let mut held = self.budget.held();
         if let Some(own) = held.get_mut(&self.origin) {
             own.bytes -= self.has.bytes;
@@ -145,18 +154,19 @@ mod tests {
     fn one_origin_gets_half_and_all_get_what_there_is() {
         let budget = budget(100, 4);
         let [one, two, three] = [1, 2, 3].map(|pid| Some(Origin::Process(pid)));
-        let mut first = budget.begin(one).expect("the first");
+        let mut first = budget.begin(one, 10).expect("the first");
         assert!(first.grow_to(50) && !first.grow_to(51), "half of 100");
         assert!(first.grow_to(20), "it has them");
-        let second = budget.begin(one).expect("half of the files");
-        assert!(budget.begin(one).is_none());
-        let mut other = budget.begin(two).expect("another origin");
+        let second = budget.begin(one, 0).expect("half of the files");
+        assert!(budget.begin(one, 0).is_none());
+        let mut other = budget.begin(two, 0).expect("another origin");
         assert!(other.grow_to(40) && !other.grow_to(51));
-        let mut third = budget.begin(three).expect("the last file");
-        assert!(budget.begin(two).is_none(), "no file is left");
+        assert!(budget.begin(three, 11).is_none(), "there are 10 bytes");
+        let mut third = budget.begin(three, 10).expect("the last file");
+        assert!(budget.begin(two, 0).is_none(), "no file is left");
         assert!(third.grow_to(10) && !third.grow_to(11), "all have 100");
         drop(first);
-        assert!(third.grow_to(50) && budget.begin(one).is_some());
+        assert!(third.grow_to(50) && budget.begin(one, 0).is_some());
         drop((second, other, third));
         assert!(budget.held().is_empty());
     }

@@ -46,7 +46,8 @@ pub struct ShmConfig {
     /// The most peers at once, opened and accepted together.
     ///
     /// Default: 1,024. Each costs a file descriptor, and memory as far as its rings were used. A device
-    /// that accepts peers leaves a quarter of the process's descriptors to others, and an eighth of them
+    /// that accepts peers leaves a quarter of the process's descriptors to others (the heaps that it makes for
+    /// its clients take up to an eighth of those, 64 at most), and an eighth of all
     /// to the message heaps of its peers if it maps any: with a limit of 1,024, it has 640 peers.
     ///
     /// When a peer connects and no place is free, the one goes that has been silent for longest, of
@@ -90,7 +91,8 @@ pub struct ShmConfig {
     ///
     /// A device with a name has a heap for each client that runs as this process's user or as root
     /// ([`PeerInfo::memory`](starling_io::PeerInfo::memory)), which nobody but that client can read. Each is a quarter
-    /// as large, all together use no more than this size, and those of one process no more than half of that.
+    /// as large, but 64 KiB at least; all together use no more than this size, and those of one process no more than
+    /// half of that.
     pub heap_bytes: usize,
     /// The largest message heap of a peer that this device maps: zero for none, or a power of two up
     /// to 1 GiB. A peer with a larger one has its messages copied through the ring. It bounds the

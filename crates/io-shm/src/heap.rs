@@ -26,7 +26,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -72,8 +72,15 @@ pub(crate) struct MessageHeap {
 enum Access {
     /// Peers that the device has opened.
     Opened(Arc<Readers>),
-    /// One client, which is of this origin.
-    Client(Arc<Budget>, Option<Origin>),
+    /// One client.
+    Client(Arc<Client>),
+}
+
+struct Client {
+    budget: Arc<Budget>,
+    origin: Option<Origin>,
+    /// It reads nothing of the heap any more.
+    is_gone: AtomicBool,
 }
 
 struct Heap {
@@ -112,7 +119,11 @@ impl MessageHeap {
     pub(crate) fn of_client(bytes: usize, budget: &Arc<Budget>, origin: Option<Origin>) -> Self {
         Self {
             bytes,
-            access: Access::Client(Arc::clone(budget), origin),
+            access: Access::Client(Arc::new(Client {
+                budget: Arc::clone(budget),
+                origin,
+                is_gone: AtomicBool::new(false),
+            })),
             made: Arc::default(),
         }
     }
@@ -133,7 +144,14 @@ impl MessageHeap {
         match &self.access {
             Access::Opened(readers) => name.is_some_and(|name| readers.admit(name, process)),
             // Nobody else is asked about.
-            Access::Client(..) => true,
+            Access::Client(_) => true,
+        }
+    }
+
+    /// No more messages are made in the heap of a client that is gone, or cannot have it.
+    pub(crate) fn close(&self) {
+        if let Access::Client(client) = &self.access {
+            client.is_gone.store(true, Ordering::Relaxed);
         }
     }
 
@@ -141,12 +159,13 @@ impl MessageHeap {
         self.made.get()?.as_ref()
     }
 
-    fn get_or_make(&self) -> Option<&Heap> {
+    /// For a first message of so many bytes.
+    fn get_or_make(&self, bytes: usize) -> Option<&Heap> {
         if self.made.get().is_none() {
             // What another thread has made meanwhile has a part of its own, and this one goes back.
             let mut part = match &self.access {
                 Access::Opened(_) => None,
-                Access::Client(budget, origin) => Some(budget.begin(*origin)?),
+                Access::Client(client) => Some(client.budget.begin(client.origin, bytes)?),
             };
             self.made
                 .get_or_init(|| Heap::create(self.bytes, part.take()));
@@ -257,7 +276,7 @@ impl MessageHeap {
         if len < LEND_FROM || len > self.bytes - lead || is_parents || !may(&self.access) {
             return None;
         }
-        let heap = self.get_or_make()?;
+        let heap = self.get_or_make(lead + len)?;
         if heap.forks != forks() {
             return None;
         }
@@ -280,12 +299,15 @@ impl PacketMemory for MessageHeap {
     fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
         let may = |access: &Access| match access {
             Access::Opened(readers) => readers.add_common(),
-            Access::Client(..) => true,
+            Access::Client(client) => !client.is_gone.load(Ordering::Relaxed),
         };
         self.make_if(len, may, fill)
     }
 
     fn of_peer(&self, address: &str) -> Option<Arc<dyn PacketMemory>> {
+        if matches!(self.access, Access::Client(_)) {
+            return None;
+        }
         let peer = ShmAddress::parse(address).ok()?.bare.into();
         let heap = self.clone();
         Some(Arc::new(HeapOfPeer { heap, peer }))
@@ -302,7 +324,7 @@ impl PacketMemory for HeapOfPeer {
     fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
         let may = |access: &Access| match access {
             Access::Opened(readers) => readers.add_exclusive(&self.peer),
-            Access::Client(..) => false,
+            Access::Client(_) => false,
         };
         self.heap.make_if(len, may, fill)
     }
@@ -365,6 +387,8 @@ impl Drop for Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client_heaps::ClientHeaps;
+    use crate::config::MIN_HEAP_BYTES;
 
     fn heap() -> MessageHeap {
         MessageHeap::new(4 * BLOCK)
@@ -432,6 +456,25 @@ mod tests {
         // SAFETY: no one writes there.
         let free = unsafe { memory.slice(3 * BLOCK, 64) };
         assert!(heap.find(free).is_none(), "free memory is no message");
+    }
+
+    #[test]
+    fn nothing_is_made_for_a_client_that_is_gone() {
+        let heaps = ClientHeaps::new(16 * MIN_HEAP_BYTES, 2);
+        let (gone, late) = (heaps.of_client(None), heaps.of_client(None));
+        let kept = make(&gone, BLOCK, 1).expect("room");
+        for heap in [&gone, &late] {
+            heap.close();
+            assert!(make(heap, BLOCK, 2).is_none());
+        }
+        assert!(late.file().is_none(), "it was not made");
+        // Of two files one is for one origin: it counts as long as somebody has a message.
+        let next = heaps.of_client(None);
+        drop(gone);
+        assert!(make(&next, BLOCK, 3).is_none());
+        assert!(kept.iter().all(|byte| *byte == 1));
+        drop(kept);
+        assert!(make(&next, BLOCK, 3).is_some());
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(crate) enum Heaps {
 /// A message heap that a peer reads, or may.
 struct SharedHeap {
     heap: MessageHeap,
+    /// The same, if the peer is a client.
+    memory: MessageMemory,
     /// The name by which this end has opened the peer.
     name: Option<Arc<str>>,
     process: ReaderProcess,
@@ -41,7 +43,7 @@ struct SharedHeap {
 }
 
 impl SharedHeap {
-    /// Gives the peer the heap. `false`: it is not to have it.
+    /// Gives the peer the heap, if it may have it. `false`: it cannot.
     fn share(&mut self, socket: &OwnedFd) -> bool {
         let is_admitted = self.heap.admit(self.name.as_ref(), self.process);
         if !is_admitted && let Some(name) = &self.name {
@@ -55,8 +57,9 @@ impl SharedHeap {
         };
         match sys::send_with_file(socket, &message.encode(), file) {
             Ok(()) => self.is_there = true,
-            // The socket is full of messages that the peer has not received yet.
-            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {}
+            // The socket is full of messages, or the user's sockets are of files, that were not received yet.
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => {
+            }
             Err(_) => return false,
         }
         true
@@ -123,6 +126,7 @@ impl TxPeer {
         }
         if !shared.is_there {
             if !shared.share(&self.socket) {
+                shared.heap.close();
                 self.heap = None;
                 return None;
             }
@@ -143,14 +147,6 @@ impl TxPeer {
             heap.lend(message);
         }
         Some(result)
-    }
-
-    /// Memory for messages to the peer, if it is a client that can read it.
-    fn memory(&self) -> MessageMemory {
-        let heap = self.heap.as_ref().filter(|shared| shared.name.is_none());
-        heap.map_or_else(MessageMemory::default, |shared| {
-            MessageMemory::of_device(Arc::new(shared.heap.clone()))
-        })
     }
 
     /// Takes back the parts of messages that the peer has consumed. Returns whether some are left.
@@ -280,8 +276,13 @@ impl ShmTx {
         name: Option<Arc<str>>,
     ) {
         if let Some(Some(to)) = self.peers.get_mut(peer as usize) {
+            let memory = match name {
+                Some(_) => MessageMemory::default(),
+                None => MessageMemory::of_device(Arc::new(heap.clone())),
+            };
             to.heap = process.map(|process| SharedHeap {
                 heap,
+                memory,
                 name,
                 process,
                 is_there: false,
@@ -298,6 +299,7 @@ impl ShmTx {
             && let Some(SharedHeap { heap, .. }) = &removed.heap
         {
             removed.producer.revoke(|message| heap.take_back(message));
+            heap.close();
         }
     }
 
@@ -471,6 +473,7 @@ impl PacketTx for ShmTx {
 
     fn peer_info(&self, peer: PeerId) -> PeerInfo {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
+        let heap = peer.and_then(|peer| peer.heap.as_ref());
         let process = peer.and_then(|peer| users::process_of(&peer.socket));
         PeerInfo {
             address: match process.and_then(|process| process.pid) {
@@ -480,7 +483,7 @@ impl PacketTx for ShmTx {
             socket_addr: None,
             process,
             target: peer.and_then(|peer| peer.target.clone()),
-            memory: peer.map_or_else(MessageMemory::default, |peer| peer.memory()),
+            memory: heap.map_or_else(MessageMemory::default, |shared| shared.memory.clone()),
         }
     }
 

@@ -311,6 +311,26 @@ fn each_client_of_a_server_has_a_heap_that_no_other_reads() {
     assert_eq!(pair.server.gathered(), 3, "the other one gets a copy");
 }
 
+#[test]
+fn a_client_that_takes_no_such_heap_has_ordinary_memory_at_its_server() {
+    for max_accepted_heap_bytes in [0, 8 << 20] {
+        let config = ShmConfig {
+            max_accepted_heap_bytes,
+            ..ShmConfig::default()
+        };
+        let test = format!("client-takes-{max_accepted_heap_bytes}");
+        let mut server = Device::bind(&name(&test), &ShmConfig::default());
+        let mut client = Device::client(&config);
+        let (_, from) = greet(&mut client, &mut server);
+        let memory = memory_for(&mut server, from);
+        assert!(!memory.is_of_device());
+        let message = make(&memory, 1, 60_000);
+        server.send_tail(from, &message);
+        assert!(client.receive().1 == message);
+        assert_eq!(server.gathered(), 0);
+    }
+}
+
 /// Each has a quarter of the bytes, and those of one process have half together. A client that goes leaves its part.
 #[test]
 fn the_heaps_of_clients_have_one_budget() {

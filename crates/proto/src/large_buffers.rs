@@ -2,8 +2,8 @@
 //! hands messages on from one endpoint to others has them share their buffers, for they go where the messages go.
 
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use starling_msgbuf::Msgbuf;
@@ -30,6 +30,8 @@ struct Shared {
     state: Mutex<State>,
     /// Memory of those that are kept. Changed with the lock.
     bytes: AtomicUsize,
+    /// Nobody looks after those that come back, until the next one is taken.
+    rests: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -43,6 +45,7 @@ impl LargeBuffers {
     pub fn take(&self, bytes: usize) -> Msgbuf {
         let taken = {
             let mut state = self.lock();
+            self.0.rests.store(false, Ordering::Relaxed);
             let taken = (state.stack).take(bytes..=bytes.saturating_mul(ROOMIEST));
             self.subtract(taken.as_slice());
             taken
@@ -50,12 +53,18 @@ impl LargeBuffers {
         taken.unwrap_or_else(|| Msgbuf::from_vec(Vec::with_capacity(bytes)))
     }
 
-    /// The bytes of a message that came. Their memory comes back when nobody has them any more.
+    /// The bytes of a message that came. Their memory comes back when nobody has them any more, if somebody uses these
+    /// buffers then.
     pub fn lend(&self, message: Vec<u8>) -> Bytes {
         Bytes::from_owner(Lent {
             message,
-            home: self.clone(),
+            home: Arc::downgrade(&self.0),
         })
+    }
+
+    /// An endpoint that uses them is at rest. What comes back is freed until one is taken.
+    pub fn rest(&self) {
+        self.0.rests.store(true, Ordering::Relaxed);
     }
 
     /// Frees all.
@@ -72,13 +81,15 @@ impl LargeBuffers {
     /// Keeps an empty buffer. The one that was used least lately goes if there are too many.
     #[cold]
     pub(crate) fn put(&self, buffer: Msgbuf) {
-        let capacity = buffer.capacity();
-        if capacity > KEPT_BYTES {
-            return;
+        if buffer.capacity() <= KEPT_BYTES {
+            self.put_locked(self.lock(), buffer);
         }
+    }
+
+    fn put_locked(&self, mut state: MutexGuard<'_, State>, buffer: Msgbuf) {
+        let capacity = buffer.capacity();
         // Freed without the lock.
         let mut freed = Vec::new();
-        let mut state = self.lock();
         self.0.bytes.fetch_add(capacity, Ordering::Relaxed);
         state.stack.push(buffer);
         while self.bytes() > KEPT_BYTES || state.stack.len() > KEPT {
@@ -128,7 +139,7 @@ impl LargeBuffers {
 /// A message that somebody has.
 struct Lent {
     message: Vec<u8>,
-    home: LargeBuffers,
+    home: Weak<Shared>,
 }
 
 impl AsRef<[u8]> for Lent {
@@ -139,9 +150,19 @@ impl AsRef<[u8]> for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
+        let Some(home) = self.home.upgrade().map(LargeBuffers) else {
+            return;
+        };
         let mut message = mem::take(&mut self.message);
         message.clear();
-        self.home.put(Msgbuf::from_vec(message));
+        // In the child of a fork a thread that is not there may have the lock.
+        let state = home.0.state.try_lock();
+        if let Ok(state) = state
+            && message.capacity() <= KEPT_BYTES
+            && !home.0.rests.load(Ordering::Relaxed)
+        {
+            home.put_locked(state, Msgbuf::from_vec(message));
+        }
     }
 }
 
@@ -173,6 +194,22 @@ mod tests {
         drop(part);
         let again = buffers.take(1 << 20);
         assert!(again.is_empty() && again.capacity() == 1 << 20);
+    }
+
+    #[test]
+    fn what_comes_back_is_freed_where_nobody_would_free_it_later() {
+        let buffers = LargeBuffers::default();
+        let [first, second, third] = [0; 3].map(|_| buffers.lend(vec![7; 1 << 20]));
+        buffers.rest();
+        drop(first);
+        assert_eq!(buffers.bytes(), 0);
+        drop(buffers.take(5000));
+        drop(second);
+        assert_eq!(buffers.bytes(), 1 << 20, "somebody uses them again");
+        let watched = Arc::downgrade(&buffers.0);
+        drop(buffers);
+        assert!(watched.upgrade().is_none(), "nor are they kept for it");
+        drop(third);
     }
 
     #[test]

@@ -239,6 +239,8 @@ fn open_runtimes(
     let device = ShmConfig {
         allow_other_users: config.any_user,
         takes_targets: true,
+        // Their pages would count for no application.
+        heap_bytes: 0,
         ..ShmConfig::default()
     };
     let mut device = ShmIo::bind(&format!("shm://{}", config.name), device)?;

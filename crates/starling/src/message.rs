@@ -111,6 +111,7 @@ impl<'a, Q: Message> Request<'a, Q> {
 
     /// The best memory for a large bytes field of the response, for `reply.set_..._bytes`: a device that
     /// can do so sends from there without a copy. Over `shm://` nobody but this caller can read it.
+    /// What is kept of it counts for this caller as long as it is kept: keep a copy.
     pub fn memory(&self) -> &'a MessageMemory {
         best_memory(self.peer, &self.here.memory)
     }
@@ -264,7 +265,7 @@ impl<Q: Message> OwnedRequest<Q> {
         &self.peer
     }
 
-    /// The message alone, in the memory that it was received in.
+    /// The message alone, in the memory that it was received in; a copy of a stream's only message.
     pub fn into_message(self) -> Q {
         self.kept.into_message()
     }
@@ -319,7 +320,7 @@ impl<P: Message> Response<P> {
         self.kept.metadata()
     }
 
-    /// The message alone, in the memory that it was received in.
+    /// The message alone, in the memory that it was received in; a copy of a stream's only message.
     pub fn into_message(mut self) -> P {
         self.take_kept().into_message()
     }

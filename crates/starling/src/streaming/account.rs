@@ -197,17 +197,23 @@ pub(super) fn body_of(message: OwnedMessage, buffers: Option<&LargeBuffers>) -> 
     match len {
         0 => Bytes::new(),
         _ if len < SHORT_BODY || body_at > LONG_HEADER && len <= LARGE_BODY => {
-            Bytes::copy_from_slice(&bytes[body_at..])
+            let body = Bytes::copy_from_slice(&bytes[body_at..]);
+            drop(lent(bytes, buffers));
+            body
         }
         _ => {
-            let mut body = match buffers {
-                Some(buffers) if bytes.len() >= LARGE_BYTES => buffers.lend(bytes),
-                _ => Bytes::from(bytes),
-            };
+            let mut body = lent(bytes, buffers);
             // Not a slice of it, which would be another reference.
             body.advance(body_at);
             body
         }
+    }
+}
+
+fn lent(bytes: Vec<u8>, buffers: Option<&LargeBuffers>) -> Bytes {
+    match buffers {
+        Some(buffers) if bytes.len() >= LARGE_BYTES => buffers.lend(bytes),
+        _ => Bytes::from(bytes),
     }
 }
 
@@ -225,10 +231,22 @@ mod tests {
         assert_ne!(spare_for(LARGE_BYTES, &buffers).head().as_ptr(), memory);
         drop(body);
         assert_eq!(spare_for(LARGE_BYTES, &buffers).head().as_ptr(), memory);
-        drop(body_of(
-            OwnedMessage::of_body(vec![1; 4096]),
-            Some(&buffers),
-        ));
-        assert_eq!(spare_for(4096, &buffers).capacity(), 0, "it is small");
+        // So is that of one whose body is copied, to leave a long header behind.
+        let bytes = vec![1; LARGE_BYTES];
+        let memory = bytes.as_ptr();
+        let message = OwnedMessage::new(Msgbuf::from_vec(bytes), 0, 1000);
+        let body = body_of(message, Some(&buffers));
+        assert_eq!(body.len(), LARGE_BYTES - 1000);
+        assert_eq!(spare_for(LARGE_BYTES, &buffers).head().as_ptr(), memory);
+    }
+
+    #[test]
+    fn the_memory_of_a_small_message_is_not_kept() {
+        let buffers = LargeBuffers::default();
+        let message = OwnedMessage::of_body(vec![1; LARGE_BYTES - 1]);
+        drop(body_of(message, Some(&buffers)));
+        // It would fit.
+        let taken = buffers.take(LARGE_BYTES / 2);
+        assert_eq!(taken.capacity(), LARGE_BYTES / 2);
     }
 }
