@@ -18,7 +18,6 @@ use crate::users::Origin;
 const CLIENTS_AT_ONCE: usize = 4;
 
 /// Makes the heaps of a device's clients.
-#[derive(Clone)]
 pub(crate) struct ClientHeaps {
     /// Of each.
     bytes: usize,

@@ -46,9 +46,9 @@ pub struct ShmConfig {
     /// The most peers at once, opened and accepted together.
     ///
     /// Default: 1,024. Each costs a file descriptor, and memory as far as its rings were used. A device
-    /// that accepts peers leaves a quarter of the process's descriptors to others (the heaps that it makes for
-    /// its clients take up to an eighth of those, 64 at most), and an eighth of all
-    /// to the message heaps of its peers if it maps any: with a limit of 1,024, it has 640 peers.
+    /// that accepts peers leaves a quarter of the process's descriptors to others, and an eighth of all to the
+    /// message heaps of its peers if it maps any: with a limit of 1,024, it has 640 peers. The heaps that it makes
+    /// for its clients take an eighth of that quarter, 64 at most.
     ///
     /// When a peer connects and no place is free, the one goes that has been silent for longest, of
     /// those that have not sent anything since they connected, or since the device's user closed them.

@@ -139,12 +139,11 @@ impl MessageHeap {
         }
     }
 
-    /// Whether a peer may have the heap; if so, it counts as one that has it. `name`: by which it was opened.
-    pub(crate) fn admit(&self, name: Option<&Arc<str>>, process: ReaderProcess) -> bool {
+    /// Whether a peer that the device has opened by this name may have the heap; if so, it counts as one that has it.
+    pub(crate) fn admit(&self, name: &Arc<str>, process: ReaderProcess) -> bool {
         match &self.access {
-            Access::Opened(readers) => name.is_some_and(|name| readers.admit(name, process)),
-            // Nobody else is asked about.
-            Access::Client(_) => true,
+            Access::Opened(readers) => readers.admit(name, process),
+            Access::Client(_) => false,
         }
     }
 

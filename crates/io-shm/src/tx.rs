@@ -35,9 +35,8 @@ struct SharedHeap {
     heap: MessageHeap,
     /// The same, if the peer is a client.
     memory: MessageMemory,
-    /// The name by which this end has opened the peer.
-    name: Option<Arc<str>>,
-    process: ReaderProcess,
+    /// The name by which this end has opened the peer, and the peer's process. `None`: a client.
+    opened: Option<(Arc<str>, ReaderProcess)>,
     /// Whether it has the heap.
     is_there: bool,
 }
@@ -45,11 +44,13 @@ struct SharedHeap {
 impl SharedHeap {
     /// Gives the peer the heap, if it may have it. `false`: it cannot.
     fn share(&mut self, socket: &OwnedFd) -> bool {
-        let is_admitted = self.heap.admit(self.name.as_ref(), self.process);
-        if !is_admitted && let Some(name) = &self.name {
+        if let Some((name, process)) = &self.opened
+            && !self.heap.admit(name, *process)
+        {
             self.heap.set_able(name, None);
+            return true;
         }
-        let Some(file) = self.heap.file().filter(|_| is_admitted) else {
+        let Some(file) = self.heap.file() else {
             return true;
         };
         let message = HeapMessage {
@@ -239,10 +240,16 @@ impl ShmTx {
         other_user: Option<u32>,
     ) {
         if let Heaps::Opened(heap) = &self.heaps {
-            let (heap, name) = (heap.clone(), Arc::from(name));
-            let process = self.reader(peer, &heap, max_heap, other_user);
+            let name = Arc::from(name);
+            let process = self.reader(peer, heap, max_heap, other_user);
             heap.set_able(&name, process);
-            self.set_heap(peer, heap, process, Some(name));
+            let shared = process.map(|process| SharedHeap {
+                heap: heap.clone(),
+                memory: MessageMemory::default(),
+                opened: Some((name, process)),
+                is_there: false,
+            });
+            self.set_heap(peer, shared);
         }
     }
 
@@ -250,8 +257,15 @@ impl ShmTx {
     pub(crate) fn set_accepted(&mut self, peer: u32, max_heap: u64, origin: Option<Origin>) {
         if let Heaps::Clients(heaps) = &self.heaps {
             let heap = heaps.of_client(origin);
-            let process = self.reader(peer, &heap, max_heap, None);
-            self.set_heap(peer, heap, process, None);
+            let shared = self
+                .reader(peer, &heap, max_heap, None)
+                .map(|_| SharedHeap {
+                    memory: MessageMemory::of_device(Arc::new(heap.clone())),
+                    heap,
+                    opened: None,
+                    is_there: false,
+                });
+            self.set_heap(peer, shared);
         }
     }
 
@@ -268,25 +282,9 @@ impl ShmTx {
         users::reader(&to.socket, other_user).filter(|_| takes)
     }
 
-    fn set_heap(
-        &mut self,
-        peer: u32,
-        heap: MessageHeap,
-        process: Option<ReaderProcess>,
-        name: Option<Arc<str>>,
-    ) {
+    fn set_heap(&mut self, peer: u32, shared: Option<SharedHeap>) {
         if let Some(Some(to)) = self.peers.get_mut(peer as usize) {
-            let memory = match name {
-                Some(_) => MessageMemory::default(),
-                None => MessageMemory::of_device(Arc::new(heap.clone())),
-            };
-            to.heap = process.map(|process| SharedHeap {
-                heap,
-                memory,
-                name,
-                process,
-                is_there: false,
-            });
+            to.heap = shared;
         }
     }
 

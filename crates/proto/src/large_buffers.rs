@@ -81,13 +81,14 @@ impl LargeBuffers {
     /// Keeps an empty buffer. The one that was used least lately goes if there are too many.
     #[cold]
     pub(crate) fn put(&self, buffer: Msgbuf) {
-        if buffer.capacity() <= KEPT_BYTES {
-            self.put_locked(self.lock(), buffer);
-        }
+        self.put_locked(self.lock(), buffer);
     }
 
     fn put_locked(&self, mut state: MutexGuard<'_, State>, buffer: Msgbuf) {
         let capacity = buffer.capacity();
+        if capacity > KEPT_BYTES {
+            return;
+        }
         // Freed without the lock.
         let mut freed = Vec::new();
         self.0.bytes.fetch_add(capacity, Ordering::Relaxed);
@@ -158,7 +159,6 @@ impl Drop for Lent {
         // In the child of a fork a thread that is not there may have the lock.
         let state = home.0.state.try_lock();
         if let Ok(state) = state
-            && message.capacity() <= KEPT_BYTES
             && !home.0.rests.load(Ordering::Relaxed)
         {
             home.put_locked(state, Msgbuf::from_vec(message));

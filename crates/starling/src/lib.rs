@@ -75,7 +75,9 @@
 //! The handler reads a request of one packet where it was received. It writes the reply into a buffer
 //! that keeps the reply until the client has it. The reply is copied once on its way: into a datagram,
 //! a ring or the network card's packet memory. A large reply over `udp://` is not copied: the kernel
-//! takes it from the buffer.
+//! takes it from the buffer. A large bytes field that is made in [`Channel::memory`], or in a handler's
+//! [`Request::memory`] or [`NestedContext::memory`], and set by `set_..._bytes`, is sent from there: over
+//! `shm://` it is copied once.
 //!
 //! `Cargo.toml` needs `starling` among its dependencies and `starling-build` among its
 //! build-dependencies, nothing else.

@@ -13,9 +13,10 @@ mod listener;
 mod transport;
 
 pub use starling_endpoint::{
-    CallDescriptor, CallNumber, Direction, Encoding, MethodPath, Msgbuf, OwnedMessage, RequestView,
-    ResponseBuilder, ResponseMessage, UnaryFn, WorkerFn,
+    CallDescriptor, CallNumber, Direction, Encoding, LargeBuffers, MethodPath, Msgbuf,
+    OwnedMessage, RequestView, ResponseBuilder, ResponseMessage, UnaryFn, WorkerFn,
 };
+pub use starling_io::PeerMemory;
 
 pub use crate::driver::DeadlineWaker;
 pub use crate::health::HealthCell;
