@@ -99,7 +99,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let now_ns = clock.now_ns();
         let protocol = config.protocol_on(io.capabilities());
         let proto = Protocol::new(protocol, secrets, now_ns)?;
-        io.split().0.leave_tails(starling_proto::is_fragment);
+        io.split().0.leave_tails(starling_proto::may_leave_tail);
         let sleep = SleepState::new(io.waker());
         let abandoned = Arc::new(Abandoned::new(Arc::clone(&sleep)));
         let shared = Shared::new(Arc::clone(&abandoned), Arc::clone(&sleep));
@@ -422,6 +422,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// The counters of the endpoint.
     pub fn stats(&self) -> &Stats {
         &self.parts.core.stats
+    }
+
+    /// Whether requests of a client may be on their way for long: [`Protocol::requests_may_be_late`].
+    pub fn requests_may_be_late(&self, peer: starling_io::PeerId) -> bool {
+        self.protocol().requests_may_be_late(proto_peer(peer))
     }
 
     /// The session protocol, for its counters.

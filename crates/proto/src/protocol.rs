@@ -246,6 +246,13 @@ impl Protocol {
         if token.is_none() { 0 } else { token.to_wire() }
     }
 
+    /// Whether requests of a client may be on their way for long: one arrives in several packets, the client fetches
+    /// such a response, or all slots of a session are in use, so that others wait at the client. A look through all
+    /// sessions.
+    pub fn requests_may_be_late(&self, peer: PeerId) -> bool {
+        self.server.requests_may_be_late(peer)
+    }
+
     /// Handles the frames of a datagram until one of them needs the caller. `None`: all frames are
     /// handled.
     ///

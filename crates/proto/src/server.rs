@@ -461,6 +461,12 @@ impl Server {
         self.granted
     }
 
+    /// See [`ServerSession::requests_may_be_late`].
+    pub(crate) fn requests_may_be_late(&self, peer: PeerId) -> bool {
+        let mut sessions = self.sessions.iter();
+        sessions.any(|(_, session)| session.peer == peer && session.requests_may_be_late())
+    }
+
     /// Requests that handlers have not answered.
     pub(crate) fn executing(&self) -> usize {
         self.sessions

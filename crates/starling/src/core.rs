@@ -121,6 +121,11 @@ impl<I: Device> Core<I> {
         if self.questions.is_pending() {
             self.answer_questions();
         }
+        if let Some(served) = &self.served
+            && served.streams.is_sweep_due()
+        {
+            self.sweep_streams();
+        }
         if self.poll_connections() {
             // Another turn flushes what the connections sent, before the thread may sleep.
             turn.events += 1;
@@ -162,6 +167,14 @@ impl<I: Device> Core<I> {
     fn answer_questions(&mut self) {
         let questions = Arc::clone(&self.questions);
         questions.answer(|wanted| self.report(wanted));
+    }
+
+    #[cold]
+    fn sweep_streams(&self) {
+        if let Some(served) = &self.served {
+            let raw = &self.raw;
+            served.streams.sweep(|peer| raw.requests_may_be_late(peer));
+        }
     }
 
     /// Polls the connections if one of them is queued or a session has ended. Returns whether

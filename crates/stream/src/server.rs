@@ -49,6 +49,8 @@ pub struct ServerStream<R> {
     /// As many as the client wants held.
     hold: u8,
     answer_now: bool,
+    /// No request was held when [`ServerStream::is_forgotten`] was asked last, and none has come since.
+    is_quiet: bool,
     headers: Option<Box<Metadata>>,
     trailers: Option<Box<Metadata>>,
     finished: Option<Box<Result<(), Status>>>,
@@ -65,6 +67,7 @@ impl<R> ServerStream<R> {
             held: SmallVec::new(),
             hold: 1,
             answer_now: false,
+            is_quiet: false,
             headers: None,
             trailers: None,
             finished: None,
@@ -206,6 +209,7 @@ impl<R> ServerStream<R> {
         request: R,
     ) -> Result<Arrival, Violation> {
         self.held.push(request);
+        self.is_quiet = false;
         if position.flags.has(StreamFlags::CANCEL) {
             return Ok(Arrival::Cancelled);
         }
@@ -291,6 +295,13 @@ impl<R> ServerStream<R> {
     /// Whether the last answer has left.
     pub fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    /// Whether the client has forgotten the stream, as it seems: no request was held when this was asked last, none is
+    /// now, and none came in between. One that is answered as it comes is never held when somebody looks.
+    pub fn is_forgotten(&mut self) -> bool {
+        let is_quiet = self.held.is_empty();
+        std::mem::replace(&mut self.is_quiet, is_quiet) && is_quiet
     }
 
     /// Requests that are held.

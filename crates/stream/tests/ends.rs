@@ -1,4 +1,4 @@
-//! What a client learns of the end of a stream.
+//! How a stream ends: what its client learns of it, and how a server sees that the client has forgotten it.
 
 use bytes::Bytes;
 use starling_call::{Code, Status, StreamFlags, StreamPosition};
@@ -54,4 +54,36 @@ fn a_stream_whose_items_were_all_sent_ends_as_its_handler_did() {
     server.abort(Status::deadline_exceeded("nobody waits any more"));
     pull(&mut server, 1);
     assert_eq!(end(&mut server), None);
+}
+
+#[test]
+fn a_stream_is_forgotten_if_no_request_is_held_or_comes_between_two_looks() {
+    let mut server = ServerStream::new(1, 1_000, 0);
+    let ask = |server: &mut ServerStream<u64>, number| {
+        let position = StreamPosition {
+            id: 1,
+            number,
+            taken: number,
+            window: 1_000,
+            ..StreamPosition::default()
+        };
+        let arrived = server.handle_request(position, Bytes::new(), number);
+        arrived.expect("it is in order");
+    };
+    let answer = |server: &mut ServerStream<u64>| {
+        server.push(b"item", None).expect("it is open");
+        assert!(server.poll_answer().is_some() && server.held().is_empty());
+    };
+    for number in 0..3 {
+        ask(&mut server, number);
+        answer(&mut server);
+        assert!(!server.is_forgotten(), "request {number} came");
+    }
+    ask(&mut server, 3);
+    for _ in 0..3 {
+        assert!(!server.is_forgotten(), "one is held");
+    }
+    answer(&mut server);
+    assert!(!server.is_forgotten(), "one was held a moment ago");
+    assert!(server.is_forgotten());
 }

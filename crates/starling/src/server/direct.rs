@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
 
 use starling_endpoint::{
     Cancellation, DeferredReply, Handler, MethodId, Reply, ResponseMessage, Stall, Status,
@@ -89,6 +90,7 @@ pub(crate) fn serve_on<I: Device>(
         registry.streams.within(&core.config.protocol),
         registry.decode,
         core.raw.large_buffers(),
+        Duration::from_nanos(core.config.protocol.peer_timeout_ns),
     );
     for method in registry.methods() {
         let spawn = match method.is_built_in() {

@@ -37,8 +37,6 @@ struct State {
     has_pushed: bool,
     /// A bundle is with the thread that runs the handler.
     is_lent: bool,
-    /// No request was held when the table was last swept.
-    was_quiet: bool,
     /// Sent behind all items, unless the handler sets trailers.
     response_metadata: Option<ResponseMetadata>,
     /// The client's, if there is any.
@@ -105,7 +103,6 @@ impl ServerEnd {
                 has_ended: false,
                 has_pushed: false,
                 is_lent: false,
-                was_quiet: false,
                 response_metadata: None,
                 metadata,
             }),
@@ -199,11 +196,9 @@ impl ServerEnd {
         self.share
     }
 
-    /// Whether the client had no request held when this was asked last, nor has one now.
+    /// Whether the client has sent no request since this was asked last, and none is held.
     pub(super) fn is_forgotten(&self) -> bool {
-        let mut state = self.state.lock();
-        let is_quiet = state.stream.held().is_empty();
-        std::mem::replace(&mut state.was_quiet, is_quiet) && is_quiet
+        self.state.lock().stream.is_forgotten()
     }
 
     /// Sends what may leave now, unless the handler may have more in a moment.

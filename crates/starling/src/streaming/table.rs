@@ -1,6 +1,8 @@
 //! The streams of one dispatch thread.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,8 +19,9 @@ use super::server::ServerEnd;
 use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
 
-/// A stream whose client has no request held for as long as two of these is over: the client has forgotten it.
-const SWEEP: Duration = Duration::from_secs(5);
+/// How often the streams are looked through, in times that a peer may be silent: 5 s by default. One whose client has
+/// sent no request in between, and has none on its way that takes long, is over: the client has forgotten it.
+const SWEEP: f64 = 2.5;
 
 /// Identifies a stream. Ids are their clients', so another client's do no harm.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +82,8 @@ pub(crate) struct Streams {
     /// Those of the endpoint.
     buffers: LargeBuffers,
     table: Mutex<Table>,
+    sweep: Duration,
+    sweep_is_due: AtomicBool,
 }
 
 impl Streams {
@@ -86,8 +91,11 @@ impl Streams {
         limits: StreamLimits,
         decode: DecodeLimits,
         buffers: LargeBuffers,
+        peer_timeout: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {
+            sweep: peer_timeout.mul_f64(SWEEP),
+            sweep_is_due: AtomicBool::new(false),
             account: ByteAccount::new(limits),
             decode,
             buffers,
@@ -204,11 +212,12 @@ impl Streams {
         if !std::mem::replace(&mut table.is_swept, true) {
             drop(table);
             let (streams, local) = (Arc::downgrade(self), cx.local());
+            let period = self.sweep;
             cx.spawn(async move {
                 loop {
-                    local.sleep(SWEEP).await;
+                    local.sleep(period).await;
                     match Weak::upgrade(&streams) {
-                        Some(streams) if streams.sweep() => {}
+                        Some(streams) if streams.ask_for_sweep() => {}
                         _ => return,
                     }
                 }
@@ -216,13 +225,30 @@ impl Streams {
         }
     }
 
-    /// Ends the streams that their clients have forgotten. Returns whether there are streams.
-    fn sweep(&self) -> bool {
+    /// The endpoint's owner is to sweep when this turn is over. Returns whether there are streams.
+    fn ask_for_sweep(&self) -> bool {
         let mut table = self.table.lock();
+        table.is_swept = table.streams > 0;
+        self.sweep_is_due.store(table.is_swept, Ordering::Relaxed);
+        table.is_swept
+    }
+
+    /// Whether [`Streams::sweep`] is due.
+    #[inline]
+    pub(crate) fn is_sweep_due(&self) -> bool {
+        self.sweep_is_due.load(Ordering::Relaxed)
+    }
+
+    /// Ends the streams that their clients have forgotten. `is_late_of`: whether requests of a client may be on their
+    /// way for long.
+    pub(crate) fn sweep(&self, is_late_of: impl Fn(PeerId) -> bool) {
+        self.sweep_is_due.store(false, Ordering::Relaxed);
+        let table = self.table.lock();
         let mut forgotten = Vec::new();
         for (peer, client) in &table.clients {
+            let is_late = OnceCell::new();
             for (of_client, end) in &client.streams {
-                if end.is_forgotten() {
+                if end.is_forgotten() && !is_late.get_or_init(|| is_late_of(*peer)) {
                     let key = Key {
                         peer: *peer,
                         client: client.number,
@@ -232,8 +258,6 @@ impl Streams {
                 }
             }
         }
-        table.is_swept = table.streams > 0;
-        let goes_on = table.is_swept;
         drop(table);
         for (key, end) in forgotten {
             end.abort(Status::cancelled(
@@ -241,7 +265,6 @@ impl Streams {
             ));
             self.remove(key, Arc::as_ptr(&end));
         }
-        goes_on
     }
 
     /// Ends the streams of a peer that is gone. Its number may be another one's next.

@@ -9,6 +9,7 @@ mod malformed;
 mod memory;
 mod raw;
 mod service;
+mod slow_network;
 
 use std::sync::atomic::Ordering;
 

@@ -18,8 +18,6 @@ pub(in super::super) struct ServerEnd {
     plan: StreamPlan,
     stream: ServerStream<DeferredReply>,
     user: User,
-    /// No request was held when the streams were last swept.
-    was_quiet: bool,
 }
 
 impl ServerEnd {
@@ -103,7 +101,6 @@ impl Host {
             peer,
             stream: ServerStream::new(id, plan.windows[1], 0),
             user: User::new(seeds(&plan)[1], &plan.up, &plan.down),
-            was_quiet: false,
             plan,
         };
         let process = self.process();
@@ -298,9 +295,9 @@ impl Host {
     /// Ends the streams of clients that are gone.
     pub(super) fn sweep_streams(&mut self, now_ns: u64) -> Result<(), Violation> {
         let mut gone = Vec::new();
-        for (&id, end) in &mut self.process().server_streams {
-            let is_quiet = end.stream.held().is_empty();
-            if std::mem::replace(&mut end.was_quiet, is_quiet) && is_quiet {
+        let process = self.process();
+        for (&id, end) in &mut process.server_streams {
+            if end.stream.is_forgotten() && !process.endpoint.requests_may_be_late(end.peer) {
                 gone.push(id);
             }
         }

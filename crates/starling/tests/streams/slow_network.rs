@@ -1,0 +1,146 @@
+//! Streams over a network that is slow beside the time after which a server gives up a stream whose client it does
+//! not hear of.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use starling::{Channel, ServerHandle};
+use starling_endpoint::EndpointConfig;
+use starling_test_protos::streams::StreamsClient;
+
+use super::service::{builder, end, number, range};
+
+/// How long a peer may be silent. Two and a half times that is how often a server looks for forgotten streams.
+const PEER_TIMEOUT: Duration = Duration::from_millis(400);
+const LOOK: Duration = Duration::from_millis(1000);
+
+/// Hands datagrams on between one client and a server, until it is dropped.
+struct Relay {
+    address: String,
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// One that hands on a datagram after the other, each of which takes `each` and `by_byte` for each of its bytes.
+    fn to(server: &str, each: Duration, by_byte: Duration) -> Self {
+        let [front, back] = [(); 2].map(|()| Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap()));
+        back.connect(server.trim_start_matches("udp://")).unwrap();
+        let address = format!("udp://{}", front.local_addr().unwrap());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for (from, to, is_upward) in [(&front, &back, true), (&back, &front, false)] {
+            let (from, to) = (Arc::clone(from), Arc::clone(to));
+            let (sender, datagrams) = mpsc::channel::<Vec<u8>>();
+            from.set_read_timeout(Some(Duration::from_millis(20)))
+                .unwrap();
+            let stops = Arc::clone(&is_over);
+            threads.push(thread::spawn(move || {
+                let mut buffer = vec![0; 1 << 16];
+                while !stops.load(Ordering::Relaxed) {
+                    match from.recv_from(&mut buffer) {
+                        Ok((len, client)) => {
+                            if is_upward {
+                                from.connect(client).unwrap();
+                            }
+                            sender.send(buffer[..len].to_vec()).unwrap();
+                        }
+                        // The client may be gone.
+                        Err(error) => assert!(matches!(
+                            error.kind(),
+                            ErrorKind::WouldBlock | ErrorKind::ConnectionRefused
+                        )),
+                    }
+                }
+            }));
+            threads.push(thread::spawn(move || {
+                for datagram in datagrams {
+                    thread::sleep(each + by_byte * datagram.len() as u32);
+                    // The other end may be gone.
+                    let _ = to.send(&datagram);
+                }
+            }));
+        }
+        Self {
+            address,
+            is_over,
+            threads,
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let ended = thread.join();
+            assert!(ended.is_ok() || thread::panicking());
+        }
+    }
+}
+
+fn serve_through(
+    each: Duration,
+    by_byte: Duration,
+) -> (ServerHandle, Relay, StreamsClient<Channel>) {
+    let mut config = EndpointConfig::default();
+    config.protocol.peer_timeout_ns = PEER_TIMEOUT.as_nanos() as u64;
+    config.protocol.keepalive_ns = config.protocol.peer_timeout_ns / 4;
+    // Or so much is on its way that it is taken for lost, and sent again.
+    config.protocol.credits = 4;
+    let (builder, _) = builder("udp://127.0.0.1:0");
+    let server = builder.config(config).build().expect("a server");
+    let server = server.spawn().expect("threads");
+    let relay = Relay::to(server.address(), each, by_byte);
+    let client = StreamsClient::new(Channel::lazy(&relay.address).expect("a channel"));
+    (server, relay, client)
+}
+
+#[test]
+fn a_stream_whose_requests_are_answered_as_they_come_goes_on() {
+    let (server, _relay, client) = serve_through(Duration::from_millis(2), Duration::ZERO);
+    let begun = Instant::now();
+    let mut numbers = client.count(&range(0, u64::MAX, 100));
+    let mut next = 0;
+    while begun.elapsed() < 4 * LOOK {
+        let number = numbers.wait().expect("it goes on").expect("more");
+        assert_eq!(number.message().value(), next);
+        next += 1;
+    }
+    drop(numbers);
+    end(server);
+}
+
+#[test]
+fn a_stream_whose_messages_take_long_goes_on() {
+    const BYTES: u32 = 32_000_000;
+    let by_byte = Duration::from_nanos(100);
+    let (server, _relay, client) = serve_through(Duration::ZERO, by_byte);
+    let takes = by_byte * BYTES;
+    assert!(takes >= 3 * LOOK, "it is looked for in between");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut add = client.add();
+            for bytes in [1, BYTES as usize] {
+                let sent = add.send_wait(&number(7, bytes));
+                sent.expect("the server has time");
+            }
+            let sum = add.finish_wait().expect("the server has time");
+            assert_eq!(sum.message().sum(), 14);
+        });
+        scope.spawn(|| {
+            let mut numbers = client.count(&range(7, 9, BYTES));
+            for value in 7..9 {
+                let number = numbers.wait().expect("the server has time");
+                assert_eq!(number.expect("more").message().value(), value);
+            }
+            assert!(numbers.wait().expect("a good end").is_none());
+        });
+    });
+    end(server);
+}
