@@ -136,7 +136,7 @@ impl<'a, I: PacketIo> Burst<'a, I> {
         }
         let tail = LeftTail::<I> { rx: self.rx, index };
         let (now, sink) = (parts.core.now_ns, &mut Sink(&mut *tx));
-        let incoming = parts.core.proto.handle_fragment(now, frames, &tail, sink);
+        let incoming = parts.core.proto.handle_tailed(now, frames, &tail, sink);
         parts.handle_incoming(incoming, tx);
         parts.end_frame(tx)
     }

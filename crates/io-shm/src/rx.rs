@@ -286,7 +286,7 @@ impl ShmRx {
     /// The burst is over: peers whose tails were left get their memory back.
     #[cold]
     fn return_tails(&mut self) {
-        for left in self.burst.take_left_tails() {
+        while let Some(left) = self.burst.pop_left_tail() {
             let Some(peer) = &mut self.peers[left.peer as usize] else {
                 continue;
             };

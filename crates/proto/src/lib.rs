@@ -105,5 +105,5 @@ pub use stats::{QueueLengths, Stats};
 pub use tail::Tail;
 pub use wire::{
     DatagramError, FRAGMENT_BYTES, Frame, FrameError, HEADER_BYTES, MIN_DATAGRAM, PLAIN_REQUEST,
-    PREAMBLE_BYTES, Pattern, VERSION, is_fragment,
+    PREAMBLE_BYTES, Pattern, VERSION, may_leave_tail,
 };

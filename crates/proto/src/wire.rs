@@ -24,7 +24,7 @@ mod pattern;
 mod payload;
 mod token;
 
-pub use frame::{DatagramError, Frame, FrameError, is_fragment};
+pub use frame::{DatagramError, Frame, FrameError, may_leave_tail};
 pub(crate) use frame::{
     Header, HeaderStart, Kind, flags, read_preamble, split_frame, split_frame_of,
     split_frame_with_tail,

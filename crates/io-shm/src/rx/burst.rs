@@ -82,10 +82,10 @@ impl Burst {
         self.used = 0;
     }
 
-    /// The tails of the burst are returned.
-    pub(super) fn take_left_tails(&mut self) -> Vec<LeftTail> {
+    /// A tail of the burst that is to be returned, as all of them are then.
+    pub(super) fn pop_left_tail(&mut self) -> Option<LeftTail> {
         self.left_bytes = 0;
-        std::mem::take(&mut self.left_tails)
+        self.left_tails.pop()
     }
 
     /// A peer is removed: nobody asks for its tails.

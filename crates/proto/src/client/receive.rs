@@ -26,7 +26,8 @@ impl Client {
     }
 
     /// A whole response.
-    #[inline]
+    // Always: one that was left with its sender comes from another place, and two calls are not inlined by themselves.
+    #[inline(always)]
     pub(crate) fn handle_response<S: FrameSink>(
         &mut self,
         shared: &mut Shared,

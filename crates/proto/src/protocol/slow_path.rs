@@ -1,8 +1,9 @@
-//! The slow path: every frame that is not a request or a response of one packet.
+//! The slow path: every frame that is not a request or a response of one packet, which lies in the receive buffer.
 
 use super::{Frames, Protocol};
-use crate::incoming::Incoming;
+use crate::incoming::{Body, Incoming};
 use crate::shared::Shared;
+use crate::tail::FragmentData;
 use crate::wire::{
     Frame, Header, Kind, Reset, ResetReason, Token, split_frame, split_frame_with_tail,
 };
@@ -55,10 +56,10 @@ impl Protocol {
         self.handle_frame_of_peer(now, peer, frame, sink)
     }
 
-    /// Handles the only frame of a datagram whose end is in memory of its sender's: a fragment, by
-    /// [`is_fragment`](crate::is_fragment). The frame's data are copied from there to where they belong.
+    /// Handles the only frame of a datagram whose end is in memory of its sender's, by
+    /// [`may_leave_tail`](crate::may_leave_tail). The frame's data are copied from there to where they belong.
     #[inline(never)]
-    pub fn handle_fragment<'a, S: FrameSink>(
+    pub fn handle_tailed<'a, S: FrameSink>(
         &mut self,
         now: u64,
         frames: Frames<'a>,
@@ -76,8 +77,54 @@ impl Protocol {
                 let Self { shared, server, .. } = self;
                 server.handle_request_fragment(shared, now, peer, frame, Some(tail), sink)
             }
-            _ => self.handle_response_fragment(now, peer, frame, Some(tail), sink),
+            Kind::ResponseFragment => {
+                self.handle_response_fragment(now, peer, frame, Some(tail), sink)
+            }
+            _ => self.handle_tailed_message(now, peer, frame, tail, sink),
         }
+    }
+
+    /// A message of one packet. It is put together where it can stay, so that nobody has to copy it again.
+    fn handle_tailed_message<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'a>,
+        tail: &dyn Tail,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let (head, tail) = (frame.payload, Some(tail));
+        let data = FragmentData { head, tail };
+        // First, because what the sender has taken back has not arrived.
+        let mut message = self.shared.pool.take_large(data.len());
+        let is_whole = data.append_to(message.head_mut());
+        let mut incoming = match frame.header.kind {
+            _ if !is_whole => None,
+            Kind::Request => {
+                let Self { shared, server, .. } = self;
+                server.handle_request_slow_path(shared, now, peer, frame, sink)
+            }
+            _ => {
+                let answered = self.handle_response(now, peer, frame, sink);
+                answered.map(|(session, tag)| Incoming::Response {
+                    session,
+                    number: frame.header.number,
+                    tag,
+                    ext: frame.ext(),
+                    body: Body::Borrowed(head),
+                })
+            }
+        };
+        let unused = match &mut incoming {
+            Some(Incoming::Request { body, .. } | Incoming::Response { body, .. }) => {
+                std::mem::replace(body, Body::Owned(message))
+            }
+            _ => Body::Owned(message),
+        };
+        if let Body::Owned(unused) = unused {
+            self.recycle(unused);
+        }
+        incoming
     }
 
     fn handle_response_fragment<'a, S: FrameSink>(

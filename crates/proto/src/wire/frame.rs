@@ -1,5 +1,7 @@
 //! Preamble and frame header. Parsing is total: any bytes give an error or a frame.
 
+use starling_msgbuf::LARGE_BYTES;
+
 use super::{HEADER_BYTES, PREAMBLE_BYTES, Token, VERSION};
 use crate::{RequestNumber, SessionId};
 
@@ -104,6 +106,11 @@ impl Kind {
 
     fn is_fragment(self) -> bool {
         matches!(self, Self::RequestFragment | Self::ResponseFragment)
+    }
+
+    /// A message of one packet.
+    fn is_message(self) -> bool {
+        matches!(self, Self::Request | Self::Response)
     }
 
     /// A client's frame that names one of the server's sessions.
@@ -312,11 +319,14 @@ pub(crate) fn split_frame(bytes: &[u8]) -> Result<(Frame<'_>, &[u8]), FrameError
     })
 }
 
-/// The only frame of `bytes`, a fragment, if `tail` bytes of its payload are not there.
+/// The only frame of `bytes`, a message or a fragment, if `tail` bytes of its payload are not there.
 pub(crate) fn split_frame_with_tail(bytes: &[u8], tail: usize) -> Option<Frame<'_>> {
     let (header, payload) = bytes.split_first_chunk()?;
     let words = to_words(header);
-    let kind = Kind::from_wire(words[0] as u8).filter(|kind| kind.is_fragment())?;
+    let kind = Kind::from_wire(words[0] as u8)?;
+    if !kind.is_fragment() && !kind.is_message() {
+        return None;
+    }
     if payload_len(words) != payload.len() + tail {
         return None;
     }
@@ -324,11 +334,17 @@ pub(crate) fn split_frame_with_tail(bytes: &[u8], tail: usize) -> Option<Frame<'
     Some(Frame { header, payload })
 }
 
-/// Whether the first frame of a datagram is a fragment of a message.
-pub fn is_fragment(datagram: &[u8]) -> bool {
-    let kind = datagram.get(PREAMBLE_BYTES).copied();
-    kind.and_then(Kind::from_wire)
-        .is_some_and(Kind::is_fragment)
+/// Whether the end of a datagram that begins so may stay in its sender's memory, for
+/// [`Protocol::handle_tailed`](crate::Protocol::handle_tailed): its first frame is a fragment, or a message of one
+/// packet that is so large that a second copy of it is worth avoiding.
+pub fn may_leave_tail(datagram: &[u8]) -> bool {
+    let frame = datagram.get(PREAMBLE_BYTES..).unwrap_or_default();
+    let Some(words) = frame.first_chunk().map(to_words) else {
+        return false;
+    };
+    Kind::from_wire(words[0] as u8).is_some_and(|kind| {
+        kind.is_fragment() || (kind.is_message() && payload_len(words) >= LARGE_BYTES)
+    })
 }
 
 /// As [`split_frame`], if the frame is well-formed and of that kind: a cheaper check.

@@ -19,5 +19,6 @@ mod repeats;
 mod reports;
 mod sessions;
 mod shares;
+mod tailed;
 mod timeouts;
 mod transfer;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use starling_io::{Ecn, PacketIo, PacketRx, PacketTx, TxError};
 use starling_proto::{
     Body, Config, Event, FrameSink, Incoming, Msgbuf, Origin, PeerId, Prefix, Protocol,
-    RequestError, RequestId, Secrets, SessionError, SessionId, SinkError, Source, Tag,
+    RequestError, RequestId, Secrets, SessionError, SessionId, SinkError, Source, Tag, Tail,
 };
 use starling_sim::{
     Departure, Fabric, FabricConfig, HostId, LinkConfig, ReceiveLimits, SharedFabric, SimIo, Step,
@@ -307,28 +307,49 @@ impl Host {
             .protocol
             .poll_incoming(now, &mut frames, &mut self.wire)
         {
-            match incoming {
-                Incoming::Request { id, body, .. } => {
-                    let body = owned(body);
-                    if self.echo {
-                        let mut reply = self.protocol.buffer();
-                        reply.head_mut().extend(body.iter().rev());
-                        self.protocol
-                            .respond(now, id, &mut reply, Prefix::NONE, &mut self.wire)
-                            .expect("the client waits");
-                        assert!(reply.is_empty(), "for the next response");
-                        self.protocol.recycle(reply);
-                    }
-                    self.ran.push((id, body));
+            self.handle(now, incoming);
+        }
+    }
+
+    /// Takes a datagram of host `from` whose end is in that host's memory.
+    pub(crate) fn take_tailed(&mut self, now: u64, from: usize, head: &[u8], tail: &dyn Tail) {
+        let source = self.source(from);
+        let frames = (self.protocol)
+            .handle_datagram(now, source, false, head, &mut self.wire)
+            .expect("a datagram of a peer");
+        let incoming = (self.protocol).handle_tailed(now, frames, tail, &mut self.wire);
+        if let Some(incoming) = incoming {
+            let (Incoming::Request { body, .. } | Incoming::Response { body, .. }) = &incoming
+            else {
+                panic!("no message: {incoming:?}");
+            };
+            assert!(matches!(body, Body::Owned(_)), "it can stay where it is");
+            self.handle(now, incoming);
+        }
+    }
+
+    fn handle(&mut self, now: u64, incoming: Incoming<'_>) {
+        match incoming {
+            Incoming::Request { id, body, .. } => {
+                let body = owned(body);
+                if self.echo {
+                    let mut reply = self.protocol.buffer();
+                    reply.head_mut().extend(body.iter().rev());
+                    self.protocol
+                        .respond(now, id, &mut reply, Prefix::NONE, &mut self.wire)
+                        .expect("the client waits");
+                    assert!(reply.is_empty(), "for the next response");
+                    self.protocol.recycle(reply);
                 }
-                Incoming::Response {
-                    session, tag, body, ..
-                } => {
-                    self.answered_on.insert(session);
-                    self.seen.push(Seen::Answer(tag, owned(body)));
-                }
-                Incoming::Cancelled { .. } => {}
+                self.ran.push((id, body));
             }
+            Incoming::Response {
+                session, tag, body, ..
+            } => {
+                self.answered_on.insert(session);
+                self.seen.push(Seen::Answer(tag, owned(body)));
+            }
+            Incoming::Cancelled { .. } => {}
         }
     }
 
