@@ -10,6 +10,7 @@
 //! | `client-stream 32B`, `client-stream one-by-one 32B` | one task sends items, and the server says how many it has read |
 //! | `ping-pong` | one item each way at a time, on one stream |
 //! | `unary` | the same in calls, one at a time, to compare with |
+//! | `unary nested` | the same, and the server's handler is a future, as that of a stream is |
 //! | `idle-streams` | the memory of streams that are open at rest: the module `idle` |
 //!
 //! A row of items per second counts those that the reader has taken and whose length was right.
@@ -102,6 +103,11 @@ pub fn small_calls(callers: Callers) -> String {
     format!("unary {} {}", item_size(SMALL_BYTES), callers.case())
 }
 
+/// The case of one small call at a time whose handler is a future.
+fn nested_calls(callers: Callers) -> String {
+    format!("unary nested {} {}", item_size(SMALL_BYTES), callers.case())
+}
+
 fn item_size(bytes: usize) -> String {
     match bytes {
         0..1024 => format!("{bytes}B"),
@@ -159,9 +165,12 @@ fn on<I: Device>() -> Vec<Benchmark> {
     for callers in PING_PONG_CALLERS {
         let streams = move |context: &Context| ping_pong::measure(context, I::SCHEME, callers);
         let calls = move |context: &Context| channel::through_channel(context, I::SCHEME, callers);
+        let nested =
+            move |context: &Context| ping_pong::measure_nested_calls(context, I::SCHEME, callers);
         benchmarks.extend([
             Benchmark::new(I::SCHEME, CHANNEL, ping_pong(callers), streams),
             Benchmark::new(I::SCHEME, CHANNEL, small_calls(callers), calls),
+            Benchmark::new(I::SCHEME, CHANNEL, nested_calls(callers), nested),
         ]);
     }
     benchmarks.extend(idle::benchmarks(I::SCHEME));
@@ -380,7 +389,7 @@ mod tests {
     fn each_scheme_has_streams_and_calls_to_compare_them_with() {
         let names: Vec<String> = benchmarks().iter().map(ToString::to_string).collect();
         assert_eq!(
-            names[..13],
+            names[..15],
             [
                 "channel/udp server-stream 32B",
                 "channel/udp server-stream one-by-one 32B",
@@ -391,13 +400,15 @@ mod tests {
                 "large/udp 64KiB",
                 "channel/udp ping-pong 32B threads=1",
                 "channel/udp unary 32B threads=1",
+                "channel/udp unary nested 32B threads=1",
                 "channel/udp ping-pong 32B current-thread tasks=1",
                 "channel/udp unary 32B current-thread tasks=1",
+                "channel/udp unary nested 32B current-thread tasks=1",
                 "channel/udp idle-streams=10000 client",
                 "channel/udp idle-streams=10000 server",
             ]
         );
-        assert_eq!(names[13], "channel/shm server-stream 32B");
+        assert_eq!(names[15], "channel/shm server-stream 32B");
         assert!(names.contains(&"large/shm 64KiB copied".to_owned()));
     }
 

@@ -6,6 +6,7 @@ fn main() -> Result<(), starling_build::Error> {
             "proto/echo.proto",
             "proto/hotel.proto",
             "proto/kv.proto",
+            "proto/nested.proto",
             "proto/slow.proto",
         ],
         &["proto"],

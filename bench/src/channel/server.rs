@@ -29,7 +29,9 @@ pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
         why: "expected `udp` or `shm`, then perhaps `slow`".into(),
     })?;
     let builder = Server::builder().bind(&address).map_err(failed)?;
-    let mut builder = builder.add_service(echo::server());
+    let mut builder = builder
+        .add_service(echo::server())
+        .add_service(echo::nested_server());
     if is_slow {
         builder = builder.add_service(slow::server()).workers(WORKERS);
     }

@@ -1,11 +1,13 @@
-//! The server of `bench.Echo`.
+//! The servers of `bench.Echo` and `bench.NestedEcho`.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use starling::{NestedContext, OwnedRequest, Request, Status, StreamReceiver, StreamSender};
 
-use crate::api::bench::{Echo, EchoServer, Payload, PayloadMut, Wanted};
+use crate::api::bench::{
+    Echo, EchoServer, NestedEcho, NestedEchoServer, Payload, PayloadMut, Wanted,
+};
 
 /// Bytes of the responses of `Sink` and `Drain`.
 pub const SINK_RESPONSE_BYTES: usize = 32;
@@ -24,6 +26,11 @@ pub struct EchoService;
 /// The service, which a server can add.
 pub fn server() -> EchoServer<EchoService> {
     EchoServer::new(EchoService)
+}
+
+/// The service whose handler is a future, which a server can add.
+pub fn nested_server() -> NestedEchoServer<EchoService> {
+    NestedEchoServer::new(EchoService)
 }
 
 /// Bytes by reference end the bundle that their item is in, which only large ones are worth.
@@ -99,6 +106,16 @@ impl Echo for EchoService {
             back.send(&item.into_message()).await?;
         }
         Ok(())
+    }
+}
+
+impl NestedEcho for EchoService {
+    async fn call(
+        self: Arc<Self>,
+        _: NestedContext,
+        request: OwnedRequest<Payload>,
+    ) -> Result<Payload, Status> {
+        Ok(Payload::new().with_data(request.message().data()))
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`echo`] | the server of `bench.Echo` |
+//! | [`echo`] | the servers of `bench.Echo` and, for benchmarks only, `bench.NestedEcho` |
 //! | [`hotel`] | the server of `hotel.Reservation`, for benchmarks only |
 //! | [`kv`] | the server of `kv.Kv`, and its store |
 //! | [`slow`] | the server of `slow.Slow`, for benchmarks only |
