@@ -70,7 +70,7 @@ impl StreamFlags {
     pub const CANCEL: Self = Self(2);
     /// In a request: the client wants an answer now.
     pub const ANSWER: Self = Self(4);
-    /// In a response: more items wait to be sent.
+    /// In a response: more items wait to be sent. In a request: the client waits for its window.
     pub const MORE: Self = Self(8);
     /// In a response: the server does not have this stream, or it has ended. The rest of the position,
     /// except for the id, has no meaning.

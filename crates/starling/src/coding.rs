@@ -27,7 +27,7 @@ use crate::compression::Compression;
 pub(crate) use client::{CallCoding, open_response};
 pub(crate) use fit::{Fitted, fit, packed_by};
 pub(crate) use server::MethodCoding;
-pub(crate) use stream::{coded_at_client, coded_at_server, plain_len};
+pub(crate) use stream::{coded_at_client, coded_at_server, plain_len, unpacked_more};
 
 /// The most bytes of a message that was compressed, unless its receiver has another bound: of a server, which is
 /// not asked first, as of gRPC; and of a client, which says that it takes compressed responses.

@@ -128,8 +128,23 @@ impl ClientStream {
     /// How the stream has ended. The item is not sent.
     #[inline]
     pub fn push(&mut self, head: &[u8], tail: Option<&Bytes>) -> Result<(), Status> {
+        self.push_packed(head, tail, 0)
+    }
+
+    /// Adds an item that has so many bytes more when it is unpacked. It counts as one of those, because it is unpacked
+    /// before it leaves if the server does not take it as it is.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    #[inline]
+    pub fn push_packed(
+        &mut self,
+        head: &[u8],
+        tail: Option<&Bytes>,
+        unpacked: usize,
+    ) -> Result<(), Status> {
         self.check_open()?;
-        self.outgoing.push(head, tail);
+        self.outgoing.push(head, tail, unpacked);
         Ok(())
     }
 
@@ -286,7 +301,8 @@ impl ClientStream {
         let wants_answer = number == 0 && self.sends && !is_end;
         let flags = StreamFlags::NONE
             .with_if(is_end, StreamFlags::END)
-            .with_if(wants_answer, StreamFlags::ANSWER);
+            .with_if(wants_answer, StreamFlags::ANSWER)
+            .with_if(self.outgoing.is_blocked(), StreamFlags::MORE);
         let position = self.position(number, flags);
         self.incoming.reported();
         Some(StreamRequest { position, body })
@@ -353,7 +369,15 @@ impl ClientStream {
             Err(status) if self.is_known => Err(status.with_run()),
             Err(status) => Err(status),
         };
-        let lost = self.is_gone && self.outstanding == 0 && !self.incoming.is_complete();
+        let is_cut = self.outstanding == 0 && !self.incoming.is_complete();
+        let lost = is_cut && self.is_gone;
+        let handled = match handled {
+            Ok(_) if is_cut && self.end.is_some() => Err(Status::internal(format!(
+                "the server broke the stream: it ended it, and its message {} never came",
+                self.incoming.next
+            ))),
+            other => other,
+        };
         match handled {
             Ok(_) if lost => {
                 self.break_with(Status::unavailable(

@@ -29,6 +29,10 @@ pub(crate) struct Incoming {
     /// Bytes of messages that were taken and that the other end does not know of.
     unreported_bytes: usize,
     pub(crate) window: u32,
+    /// The other end waits until its messages are taken: it may count more for them than they have here.
+    pub(crate) is_awaited: bool,
+    /// How many windows, and as many bundles, may be unread before the other end breaks the stream.
+    pub(crate) tolerance: u8,
     /// The last message.
     end: Option<Number>,
     /// Nobody reads: items are dropped as they come.
@@ -43,6 +47,8 @@ impl Incoming {
             unread_bytes: 0,
             unreported_bytes: 0,
             window,
+            is_awaited: false,
+            tolerance: 2,
             end: None,
             discards: false,
         }
@@ -60,9 +66,9 @@ impl Incoming {
         if known || number - expected > MAX_AHEAD {
             return Err(Violation::Number { number, expected });
         }
-        // A message may have come late that the sender counts as taken already, and the sender counts
-        // another encoding's bytes. Twice the window and a message cover both.
-        let bound = 2 * self.window as usize + 2 * BUNDLE_BYTES;
+        // A message may have come late that the sender counts as taken already: twice the window and two messages
+        // cover that. A sender that counts another encoding's bytes needs more.
+        let bound = self.tolerance as usize * (self.window as usize + BUNDLE_BYTES);
         if !body.is_empty() && self.unread_bytes > bound {
             return Err(Violation::Window {
                 unread: self.unread_bytes,
@@ -158,7 +164,9 @@ impl Incoming {
 
     /// The reader has taken so much that the other end should know.
     pub(crate) fn should_report(&self) -> bool {
-        self.unreported_bytes >= self.window as usize / 2 && self.unreported_bytes > 0
+        let is_much = self.unreported_bytes >= self.window as usize / 2;
+        let is_all = self.is_awaited && self.unread_bytes == 0;
+        (is_much || is_all) && self.unreported_bytes > 0
     }
 
     /// The other end is being told.

@@ -16,6 +16,8 @@ pub struct Bundle {
     /// The last part of the last item, if that is held by reference.
     // Boxed because it is rare, and each end of a stream has room for a bundle.
     pub tail: Option<Box<Bytes>>,
+    /// Bytes that its items count for beside those that they have: of packed ones, what they are when unpacked.
+    pub unpacked: u32,
 }
 
 impl fmt::Debug for Bundle {
@@ -35,18 +37,29 @@ impl Bundle {
     fn with_capacity(room: usize, bytes: usize) -> Self {
         let mut head = Vec::with_capacity(room + bytes);
         head.resize(room, 0);
-        Self { head, tail: None }
+        Self::new(head, None)
     }
 
-    /// Bytes of its items.
+    /// A bundle whose items are as they are.
+    pub fn new(head: Vec<u8>, tail: Option<Bytes>) -> Self {
+        Self {
+            head,
+            tail: tail.map(Box::new),
+            unpacked: 0,
+        }
+    }
+
+    /// Bytes that its items count for.
     fn len(&self, room: usize) -> usize {
-        self.head.len() - room + self.tail.as_ref().map_or(0, |tail| tail.len())
+        let tail = self.tail.as_ref().map_or(0, |tail| tail.len());
+        self.head.len() - room + tail + self.unpacked as usize
     }
 
     /// Whether so many more bytes of items may be appended.
     #[inline]
     fn takes(&self, room: usize, bytes: usize) -> bool {
-        self.tail.is_none() && self.head.len() - room + bytes <= BUNDLE_BYTES
+        self.tail.is_none()
+            && self.head.len() - room + self.unpacked as usize + bytes <= BUNDLE_BYTES
     }
 }
 
@@ -135,9 +148,10 @@ impl Outgoing {
         most.min(self.most_waiting as usize)
     }
 
-    /// Adds an item.
-    pub(crate) fn push(&mut self, head: &[u8], tail: Option<&Bytes>) {
-        let len = item::len_of(head, tail);
+    /// Adds an item. If it is packed, it counts for so many bytes more, which it has when it is unpacked: its
+    /// receiver may be one that has it unpacked before it leaves.
+    pub(crate) fn push(&mut self, head: &[u8], tail: Option<&Bytes>, unpacked: usize) {
+        let len = item::len_of(head, tail) + unpacked;
         let room = self.room();
         let last = (self.waiting.back_mut()).filter(|last| last.takes(room, len));
         let bundle = match last {
@@ -145,6 +159,7 @@ impl Outgoing {
             None => self.begin_bundle(len),
         };
         item::put(&mut bundle.head, head, tail);
+        bundle.unpacked += unpacked as u32;
         match tail {
             Some(tail) if tail.len() < SMALL_TAIL => bundle.head.extend_from_slice(tail),
             _ => bundle.tail = tail.cloned().map(Box::new),
@@ -200,6 +215,7 @@ impl Outgoing {
             Some(last) if last.takes(room, len) => {
                 last.head.extend_from_slice(&bundle.head[room..]);
                 last.tail = bundle.tail;
+                last.unpacked += bundle.unpacked;
             }
             _ => self.waiting.push_back(bundle),
         }
@@ -220,9 +236,14 @@ impl Outgoing {
         self.waiting_bytes >= BUNDLE_BYTES - BUNDLE_BYTES / 8
     }
 
+    /// Whether the other end's window has no room.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.untaken_bytes >= self.window as usize
+    }
+
     /// Whether items wait that the other end's window has room for.
     pub(crate) fn may_send(&self) -> bool {
-        !self.waiting.is_empty() && self.untaken_bytes < self.window as usize
+        !self.waiting.is_empty() && !self.is_blocked()
     }
 
     /// The number and the body of the next message, with items if `may_send`. Else it has no memory.
@@ -277,7 +298,7 @@ mod tests {
         for (window, most) in [(0, BUNDLE_BYTES), (u32::MAX, MOST_WAITING)] {
             outgoing.handle_taken(0, window).expect("nothing is wrong");
             while outgoing.has_room() {
-                outgoing.push(&[0; 1000], None);
+                outgoing.push(&[0; 1000], None, 0);
             }
             let waits = outgoing.waiting_bytes;
             assert!((most..most + 1004).contains(&waits), "{waits} of {most}");
@@ -287,14 +308,14 @@ mod tests {
     #[test]
     fn a_sender_that_keeps_one_item_has_room_when_none_waits() {
         let mut outgoing = Outgoing::new(0);
-        outgoing.push(&[], None);
+        outgoing.push(&[], None, 0);
         assert!(outgoing.has_room(), "by default the window decides");
         outgoing.keep_fewer_than(1);
         assert!(!outgoing.has_room());
         outgoing.pop();
         assert!(outgoing.has_room());
         // What the window has no room for stays.
-        outgoing.push(&[], None);
+        outgoing.push(&[], None, 0);
         outgoing.handle_taken(0, 0).expect("nothing is wrong");
         outgoing.pop();
         assert!(!outgoing.has_room());

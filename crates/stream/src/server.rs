@@ -75,6 +75,12 @@ impl<R> ServerStream<R> {
         }
     }
 
+    /// The client's items come in another encoding than that whose bytes it counts: so many windows may be unread
+    /// before it breaks the stream.
+    pub fn tolerate(&mut self, windows: u8) {
+        self.incoming.tolerance = windows;
+    }
+
     // ---- for the handler ----
 
     /// Whether an item may be pushed now.
@@ -94,7 +100,7 @@ impl<R> ServerStream<R> {
     #[inline]
     pub fn push(&mut self, head: &[u8], tail: Option<&Bytes>) -> Result<(), Status> {
         self.check_open()?;
-        self.outgoing.push(head, tail);
+        self.outgoing.push(head, tail, 0);
         Ok(())
     }
 
@@ -218,6 +224,7 @@ impl<R> ServerStream<R> {
         }
         self.hold = position.hold.max(1);
         self.answer_now |= position.flags.has(StreamFlags::ANSWER);
+        self.incoming.is_awaited = position.flags.has(StreamFlags::MORE);
         let could_push = self.outgoing.has_room();
         (self.outgoing).handle_taken(position.taken, position.window)?;
         let is_end = position.flags.has(StreamFlags::END);

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use starling_call::{Code, Status, StreamFlags, StreamPosition};
-use starling_stream::ServerStream;
+use starling_stream::{BUNDLE_BYTES, ClientEvent, ClientStream, ServerStream, StreamResponse};
 
 /// Another request of the client, which has taken nothing yet and has room for one byte.
 fn pull(server: &mut ServerStream<u64>, number: u64) {
@@ -86,4 +86,111 @@ fn a_stream_is_forgotten_if_no_request_is_held_or_comes_between_two_looks() {
     answer(&mut server);
     assert!(!server.is_forgotten(), "one was held a moment ago");
     assert!(server.is_forgotten());
+}
+
+#[test]
+fn a_stream_that_its_server_ends_without_one_of_its_messages_has_failed() {
+    let mut client = ClientStream::new(1, 1_000, 0, false);
+    client.close();
+    assert!(client.poll_request().is_some() && client.poll_request().is_none());
+    let position = StreamPosition {
+        id: 1,
+        number: 1,
+        received: 1,
+        taken: 1,
+        window: 1_000,
+        flags: StreamFlags::END,
+        ..StreamPosition::default()
+    };
+    let last = StreamResponse {
+        position,
+        ..StreamResponse::default()
+    };
+    assert!(client.handle_response(Ok(last)), "its reader learns of it");
+    let Some(ClientEvent::End(Err(status))) = client.poll() else {
+        panic!("no call is outstanding by which message 0 could come");
+    };
+    assert_eq!(status.code(), Code::Internal);
+    assert!(status.message().contains("message 0"), "{status}");
+}
+
+#[test]
+fn packed_items_count_as_what_they_are_when_they_are_unpacked() {
+    const WINDOW: u32 = 200_000;
+    let mut client = ClientStream::new(1, WINDOW, 0, true);
+    let push = |client: &mut ClientStream, unpacked| {
+        let pushed = client.push_packed(&[0; 96], None, unpacked);
+        pushed.expect("it is open");
+    };
+    push(&mut client, 0);
+    let first = client.poll_request().expect("the first one");
+    let known = StreamPosition {
+        id: 1,
+        received: 1,
+        taken: 1,
+        window: WINDOW,
+        ..StreamPosition::default()
+    };
+    let answer = StreamResponse {
+        position: known,
+        ..StreamResponse::default()
+    };
+    client
+        .handle_response(Ok(answer))
+        .then_some(())
+        .expect("it is known");
+    assert_eq!(first.body.head.len(), 100);
+    let mut items = 0;
+    while client.may_push() {
+        push(&mut client, 9_900);
+        items += 1;
+    }
+    // What waits is bounded by the window, and a message by what a bundle may have.
+    assert_eq!(items, WINDOW as usize / 10_000);
+    let mut sent = 0;
+    while let Some(request) = client.poll_request() {
+        let in_it = request.body.head.len() / 100;
+        assert!(in_it * 10_000 <= BUNDLE_BYTES, "{in_it} items");
+        sent += in_it;
+    }
+    assert_eq!(items - sent, 2, "the last ones wait for more");
+}
+
+#[test]
+fn a_client_that_counts_more_for_its_items_than_they_have_at_the_server_goes_on() {
+    const WINDOW: u32 = 100_000;
+    let mut client = ClientStream::new(1, WINDOW, 0, true);
+    let mut server = ServerStream::new(1, WINDOW, 0);
+    let exchange = |client: &mut ClientStream, server: &mut ServerStream<u64>| {
+        while let Some(request) = client.poll_request() {
+            // As it is when it is converted.
+            let body = match request.body.head.is_empty() {
+                true => Bytes::new(),
+                false => Bytes::from_static(&[1, 0, 0, 0, 7]),
+            };
+            let number = request.position.number;
+            let arrived = server.handle_request(request.position, body, number);
+            arrived.expect("it is in order");
+        }
+        while let Some(answer) = server.poll_answer() {
+            let response = StreamResponse {
+                position: answer.position,
+                ..StreamResponse::default()
+            };
+            client.handle_response(Ok(response));
+        }
+    };
+    for round in 0..10 {
+        let mut items = 0;
+        while client.may_push() {
+            client.push(&[7; 50_000], None).expect("it is open");
+            exchange(&mut client, &mut server);
+            items += 1;
+        }
+        assert!(items > 0, "round {round}: all was taken");
+        for _ in 0..4 {
+            while server.take().is_some() {}
+            exchange(&mut client, &mut server);
+        }
+    }
 }

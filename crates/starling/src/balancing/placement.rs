@@ -79,6 +79,13 @@ impl Pin {
         drop(former);
     }
 
+    /// The client has given the stream up. The backend still has to hear of it.
+    pub(super) fn give_up(&self) {
+        if let Some(attempt) = &mut *self.0.lock() {
+            attempt.end();
+        }
+    }
+
     pub(super) fn backend(&self) -> Option<Arc<Backend>> {
         let attempt = self.0.lock();
         attempt.as_ref().map(|attempt| Arc::clone(&attempt.backend))

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use starling_endpoint::{LargeBuffers, Metadata, Status};
+use starling_endpoint::{LargeBuffers, Metadata, Status, StreamFlags, StreamPosition};
 use starling_io::MessageMemory;
 
 use super::backend::Backend;
@@ -36,18 +36,20 @@ impl StreamTransport {
     }
 }
 
-/// Whether it is the first request, which may be sent again.
-fn begins_stream(reply: &Reply) -> bool {
-    let is_first = |call: &mut OutgoingCall| {
-        let position = call.message.stream;
-        position.is_none_or(|position| position.number == 0)
-    };
-    reply.call().0.with_request(is_first).unwrap_or(true)
+/// A request's position in its stream. None: it is not known.
+fn position_of(reply: &Reply) -> Option<StreamPosition> {
+    let position = |call: &mut OutgoingCall| call.message.stream;
+    reply.call().0.with_request(position).flatten()
 }
 
 impl Transport for StreamTransport {
     fn start(&self, reply: Reply) {
-        if !begins_stream(&reply) {
+        let position = position_of(&reply);
+        if position.is_some_and(|it| it.flags.has(StreamFlags::CANCEL)) {
+            self.pin.give_up();
+        }
+        // The first request may be sent again.
+        if position.is_some_and(|position| position.number > 0) {
             // Without a backend the stream was given up before it had one.
             if let Some(backend) = self.pin.backend() {
                 backend.transport.start(reply);

@@ -183,6 +183,11 @@ pub(crate) fn plain_len(head: &[u8], tail: usize) -> usize {
     }
 }
 
+/// Bytes that a coded item has more when it is decompressed.
+pub(crate) fn unpacked_more(head: &[u8], tail: usize) -> usize {
+    plain_len(head, tail).saturating_sub(head.len() + tail)
+}
+
 /// A coded item.
 pub(super) fn join(compression: Option<&Compression>, head: &[u8], tail: &[u8]) -> Option<Vec<u8>> {
     let (mut item, body) = pack(compression?, head, tail, PACKED_HEADER)?;

@@ -73,6 +73,10 @@ pub(super) async fn retry(
         poll_fn(|cx| timer.poll(Some(until), &shared, cx)).await;
         let avoid = vec![call.backend()];
         let again = kept.again(retry.failed(), avoid);
-        call = RawCall::new(&shared, Operation::Call(again));
+        // Nor does it count that the channel has no room for it.
+        call = match RawCall::again(&shared, Operation::Call(again)) {
+            Some(call) => call,
+            None => return Err(status),
+        };
     }
 }

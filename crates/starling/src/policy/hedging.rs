@@ -128,16 +128,16 @@ impl Attempts {
     /// Makes another attempt, at another backend if there is one. A channel that is full makes none: an attempt
     /// is worth less than another caller's call.
     fn make_another(&mut self) {
-        let Some(kept) = self
-            .kept
-            .as_ref()
-            .filter(|_| self.shared.permits.has_room())
-        else {
-            return self.hedging.withdraw();
-        };
-        let avoid = self.calls.iter().map(RawCall::backend).collect();
-        let again = kept.again(self.hedging.made() - 1, avoid);
-        let call = RawCall::new(&self.shared, Operation::Call(again));
-        self.calls.push(call);
+        let has_room = |_: &&Kept| self.shared.permits.has_room();
+        let another = self.kept.as_ref().filter(has_room).and_then(|kept| {
+            let avoid = self.calls.iter().map(RawCall::backend).collect();
+            let again = kept.again(self.hedging.made() - 1, avoid);
+            // Another caller may have taken the room meanwhile.
+            RawCall::at_once(&self.shared, Operation::Call(again)).ok()
+        });
+        match another {
+            Some(call) => self.calls.push(call),
+            None => self.hedging.withdraw(),
+        }
     }
 }

@@ -22,7 +22,7 @@ use super::route::Route;
 use super::uncommon::{Parts, Uncommon};
 use super::{StreamEnd, only_servers_send, wake};
 use crate::call_cell::CallCell;
-use crate::coding::CallCoding;
+use crate::coding::{CallCoding, unpacked_more};
 use crate::options::CallOptions;
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Waiting};
 
@@ -427,8 +427,13 @@ impl StreamEnd for ClientEnd {
         if self.process != forks() {
             return Err(belongs_to_parent());
         }
+        let packed = (self.uncommon.coding()).is_some_and(|coding| coding.algorithm().is_some());
+        let unpacked = match packed {
+            true => unpacked_more(head, tail.map_or(0, |tail| tail.len())),
+            false => 0,
+        };
         let mut state = self.state.lock();
-        state.stream.push(head, tail)?;
+        state.stream.push_packed(head, tail, unpacked)?;
         if is_last {
             state.stream.close();
         }

@@ -124,12 +124,19 @@ impl<M: Message> StreamSender<M> {
                 return self.send_single(each, build).await;
             };
             let room = empty.head.len();
-            let (bundle, is_full) = match self.encoding {
+            let Filled {
+                bundle,
+                alone,
+                is_full,
+            } = match self.encoding {
                 Encoding::Native => fill::<M, _>(empty, &mut each, &mut build),
                 Encoding::Protobuf => encode_one::<M, _>(empty, &mut each, &mut build)?,
             };
             bytes = bundle.head.len() - room;
             self.end.push_bundle(bundle)?;
+            if let Some(alone) = alone {
+                self.end.push_bundle(alone)?;
+            }
             if !is_full {
                 return Ok(());
             }
@@ -268,12 +275,21 @@ impl<M: Message> fmt::Debug for StreamSender<M> {
     }
 }
 
-/// Builds messages in a bundle until it is full. False: there are no more.
+/// Messages that were built in a bundle.
+struct Filled {
+    bundle: Bundle,
+    /// The one behind them that is too long to be with others: together they may be more than a message takes.
+    alone: Option<Bundle>,
+    /// False: there are no more.
+    is_full: bool,
+}
+
+/// Builds messages in a bundle until it is full.
 fn fill<M: Message, T>(
     bundle: Bundle,
     each: &mut impl Iterator<Item = T>,
     build: &mut impl FnMut(T, M::Mut<'_>),
-) -> (Bundle, bool) {
+) -> Filled {
     let begin = bundle.head.len();
     // One arena for all of them: to move the vector for each would cost more than the rest.
     let mut arena = Arena::behind(bundle.head);
@@ -290,12 +306,27 @@ fn fill<M: Message, T>(
             if let Some(small) = tail.take_if(|tail| tail.len() < SMALL_TAIL) {
                 head.extend_from_slice(&small);
             }
-            let tail = tail.map(Box::new);
-            return (Bundle { head, tail }, true);
+            let (bundle, alone) = match end - len - LENGTH {
+                at if at > begin && len > BUNDLE_BYTES => {
+                    let item = [&head[..begin], &head[at..]].concat();
+                    head.truncate(at);
+                    (Bundle::new(head, None), Some(Bundle::new(item, tail)))
+                }
+                _ => (Bundle::new(head, tail), None),
+            };
+            return Filled {
+                bundle,
+                alone,
+                is_full: true,
+            };
         }
     }
     let (head, _) = arena.into_parts();
-    (Bundle { head, tail: None }, false)
+    Filled {
+        bundle: Bundle::new(head, None),
+        alone: None,
+        is_full: false,
+    }
 }
 
 /// Builds a message for a peer with another schema.
@@ -303,14 +334,19 @@ fn encode_one<M: Message, T>(
     mut bundle: Bundle,
     each: &mut impl Iterator<Item = T>,
     build: &mut impl FnMut(T, M::Mut<'_>),
-) -> Result<(Bundle, bool), Status> {
+) -> Result<Filled, Status> {
+    let filled = |bundle, is_full| Filled {
+        bundle,
+        alone: None,
+        is_full,
+    };
     let Some(element) = each.next() else {
-        return Ok((bundle, false));
+        return Ok(filled(bundle, false));
     };
     let mut message = M::default();
     build(element, message.as_mut());
     put_item(&mut bundle.head, |out| encode(&message, out))?;
-    Ok((bundle, true))
+    Ok(filled(bundle, true))
 }
 
 /// A message for a peer with another schema.

@@ -116,3 +116,27 @@ fn dropping_a_call_cancels_all_its_attempts() {
     assert_eq!(channel.calls_outstanding(), 0);
     end_server(server);
 }
+
+#[test]
+fn a_second_attempt_that_finds_no_room_any_more_does_not_end_the_call() {
+    let (server, gate, _) = serve_script(&shm_address());
+    gate.open.store(true, Ordering::SeqCst);
+    let channel = Channel::builder(server.address())
+        .capacity(3)
+        .fail_when_full()
+        .service_config(hedged(HedgingPolicy::new(5, Duration::from_micros(10))));
+    let client = TestClient::new(channel.lazy().expect("a channel"));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    // Those that find the channel full were not made.
+                    if let Err(status) = client.wait(&payload(b"")).wait() {
+                        assert_eq!(status.code(), Code::ResourceExhausted);
+                        assert!(!status.may_have_run(), "{status}");
+                    }
+                }
+            });
+        }
+    });
+}

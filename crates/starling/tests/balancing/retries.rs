@@ -1,5 +1,6 @@
 //! Calls that are made again when they fail (gRPC A6).
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use starling::{
@@ -377,4 +378,29 @@ fn a_bad_service_config_names_the_field_and_what_is_allowed() {
             assert!(error.contains(word), "{json}: {error}");
         }
     }
+}
+
+#[test]
+fn a_call_for_whose_next_attempt_there_is_no_room_fails_as_it_had_failed() {
+    let slow = RetryPolicy::default().backoff(100 * MILLI, 100 * MILLI, 1.0);
+    let (server, gate, script) = serve_script(&shm_address());
+    let channel = Channel::builder(server.address())
+        .capacity(1)
+        .fail_when_full()
+        .service_config(of_all(MethodConfig::new().retry(slow)));
+    let channel = channel.lazy().expect("a channel");
+    let client = TestClient::new(channel.clone());
+    script.fail_once(unavailable());
+    let request = payload(b"");
+    let first = std::thread::scope(|scope| {
+        let first = scope.spawn(|| client.echo(&request).wait());
+        wait_until(|| !script.take_calls().is_empty() && channel.calls_outstanding() == 0);
+        // Takes the only place in the pause.
+        let other = client.wait(&request);
+        let first = first.join().expect("no panic");
+        gate.open.store(true, Ordering::SeqCst);
+        other.wait().expect("the gate is open");
+        first
+    });
+    assert_eq!(code_of(first), Code::Unavailable);
 }

@@ -367,3 +367,20 @@ fn a_stream_that_its_client_has_no_room_for_says_nothing_of_the_server() {
     });
     assert!(!channel.backends()[0].is_ejected);
 }
+
+#[test]
+fn a_stream_that_its_client_gives_up_is_not_outstanding_though_its_sender_lives() {
+    for address in any_addresses() {
+        let servers = [serve(&address)];
+        let (channel, client) = balanced(&servers, ServiceConfig::new());
+        let (mut there, mut back) = client.echo();
+        there.send_wait(&number(1, 0)).expect("room");
+        back.wait().expect("an echo");
+        assert_eq!(channel.backends()[0].outstanding, 1);
+        drop(back);
+        wait_until(|| channel.backends()[0].outstanding == 0);
+        drop(there);
+        assert_eq!(channel.backends()[0].outstanding, 0);
+        servers.into_iter().for_each(|(server, ..)| end(server));
+    }
+}

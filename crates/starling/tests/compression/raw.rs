@@ -23,7 +23,7 @@ fn raw(io: MemIo, key: u32) -> Raw {
     Endpoint::new(io, clock, EndpointConfig::default(), secrets).expect("an endpoint")
 }
 
-/// A server that answers `/test.Test/Echo` by a function, and says that it has these algorithms.
+/// A server that answers one method by a function, and says that it has these algorithms.
 pub(crate) struct RawServer {
     stop: Arc<AtomicBool>,
     waker: Arc<dyn Wake>,
@@ -31,11 +31,21 @@ pub(crate) struct RawServer {
 }
 
 impl RawServer {
-    /// `accepts` is None for a server of a version that knows of no compression.
+    /// One of `/test.Test/Echo`. `accepts` is None for a server of a version that knows of no compression.
     pub(crate) fn start(
         address: &str,
         accepts: Option<u8>,
         echo: impl FnMut(&mut Context<'_, MemIo>, Request<'_>, Reply<'_>) + Send + 'static,
+    ) -> Self {
+        Self::start_with(address, accepts, "/test.Test/Echo", echo)
+    }
+
+    /// One of another method.
+    pub(crate) fn start_with(
+        address: &str,
+        accepts: Option<u8>,
+        path: &str,
+        handler: impl FnMut(&mut Context<'_, MemIo>, Request<'_>, Reply<'_>) + Send + 'static,
     ) -> Self {
         let mut server = raw(MemIo::bind(address).expect("a free name"), 1);
         let bind = method_id("/starling.reflection.Reflection/Bind");
@@ -48,10 +58,7 @@ impl RawServer {
             reply.ok();
         });
         server.register(MethodId(bind), answers_bind);
-        server.register(
-            MethodId(method_id("/test.Test/Echo")),
-            Handler::inline(echo),
-        );
+        server.register(MethodId(method_id(path)), Handler::inline(handler));
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, waker) = (Arc::clone(&stop), server.waker());
         let thread = std::thread::spawn(move || {

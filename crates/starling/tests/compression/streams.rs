@@ -1,17 +1,24 @@
 //! Compressed messages of streams.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use parking_lot::Mutex;
 use starling::{
     CallOptions, Caller, Channel, Code, Compression, Endpoint, MethodOptions, ServerHandle, Status,
     block_on,
 };
+use starling_endpoint::header::STREAM_RESPONSE_LEN;
+use starling_endpoint::{StreamFlags, StreamPosition};
+use starling_message::Bytes;
+use starling_stream::{BUNDLE_BYTES, LENGTH, ServerStream};
 use starling_test_protos::streams::StreamsClient;
 use starling_test_protos::{v1, v2};
 
 use crate::algorithms;
 use crate::common::store::Store;
 use crate::common::{any_addresses, shm_address, wait_until};
+use crate::raw::RawServer;
 use crate::service::{builder, end, number, range};
 
 fn start(address: &str, options: MethodOptions) -> (ServerHandle, StreamsClient<Channel>) {
@@ -203,5 +210,72 @@ async fn exchange<C: Caller>(client: v2::StoreClient<C>) {
             let size = response.expect("a response").message().size();
             assert_eq!(size, before + count * len as u64);
         }
+    }
+}
+
+/// What a server that has no algorithm got of a client that packs its messages, while nobody reads them.
+#[derive(Default)]
+struct Unpacked {
+    requests: usize,
+    /// Bytes of its requests with items.
+    bodies: Vec<usize>,
+    violation: Option<String>,
+}
+
+#[test]
+fn messages_that_are_unpacked_for_their_server_keep_its_window_and_go_by_few() {
+    const WINDOW: u32 = 256 << 10;
+    const MOST_REQUESTS: usize = 100;
+    for padding in [1_000, 100_000] {
+        let address = format!("mem://compression-unpacked-{padding}");
+        let seen = Arc::new(Mutex::new(Unpacked::default()));
+        let (its_seen, mut stream) = (Arc::clone(&seen), None);
+        let path = "/streams.Streams/Add";
+        let _server =
+            RawServer::start_with(&address, Some(0), path, move |_, request, mut reply| {
+                let mut position = request.stream().expect("a request of a stream");
+                // Each is answered at once.
+                position.flags = position.flags.with_if(true, StreamFlags::ANSWER);
+                let stream =
+                    stream.get_or_insert_with(|| ServerStream::new(position.id, WINDOW, 0));
+                let mut seen = its_seen.lock();
+                let body = Bytes::copy_from_slice(request.body());
+                seen.bodies.extend((!body.is_empty()).then_some(body.len()));
+                if let Err(violation) = stream.handle_request(position, body, ()) {
+                    seen.violation.get_or_insert(violation.to_string());
+                }
+                let is_over = seen.requests == MOST_REQUESTS;
+                let answer = StreamPosition {
+                    id: position.id,
+                    number: seen.requests as u64,
+                    received: position.number + 1,
+                    window: WINDOW,
+                    flags: StreamFlags::NONE.with_if(is_over, StreamFlags::END),
+                    ..StreamPosition::default()
+                };
+                seen.requests += 1;
+                while stream.poll_answer().is_some() {}
+                reply.set_stream(answer, None, STREAM_RESPONSE_LEN);
+                reply.ok();
+            });
+        let options = CallOptions::default().compression(Compression::lz4());
+        let client = StreamsClient::new(Channel::lazy(&address).expect("a channel"));
+        let mut add = client.with_options(options).add();
+        let mut sent = 0;
+        while add.send_wait(&number(0, padding)).is_ok() {
+            sent += 1;
+        }
+        let seen = seen.lock();
+        assert_eq!(seen.violation, None, "an honest client");
+        let largest = seen.bodies.iter().max().copied().unwrap_or_default();
+        let item = padding + 100;
+        assert!(
+            largest <= BUNDLE_BYTES.max(item + LENGTH),
+            "{largest} bytes"
+        );
+        let most_unread = WINDOW as usize + BUNDLE_BYTES.max(item);
+        let unread: usize = seen.bodies.iter().sum();
+        assert!(unread <= most_unread, "{unread} bytes of {sent} items");
+        assert!(unread >= item, "{unread} bytes");
     }
 }

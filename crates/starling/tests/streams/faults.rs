@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use starling::{CallOptions, Channel, Code, Status, block_on};
-use starling_test_protos::streams::StreamsClient;
+use starling_endpoint::EndpointConfig;
+use starling_test_protos::streams::{NumberMut, StreamsClient};
 
-use crate::common::{LONG, any_addresses, impatient, wait_until};
+use crate::common::{LONG, any_addresses, impatient, shm_address, wait_until};
 use crate::service::{Counts, builder, end, number, range, serve};
 
 fn wait_for_idle(counts: &Arc<Counts>) {
@@ -231,4 +232,25 @@ fn a_server_that_is_not_there_ends_the_stream_before_it_began() {
         .expect_err("nobody is there");
     assert_eq!(status.code(), Code::Unavailable);
     assert!(!status.may_have_run(), "{status}");
+}
+
+#[test]
+fn an_item_that_fits_a_message_alone_is_sent_whatever_was_built_before_it() {
+    const MOST: u32 = 1 << 20;
+    let mut config = EndpointConfig::default();
+    config.protocol.max_message = MOST;
+    let (builder, _) = builder(&shm_address());
+    let server = builder.config(config).build().expect("a server");
+    let server = server.spawn().expect("threads");
+    let client = StreamsClient::new(Channel::lazy(server.address()).expect("a channel"));
+    let lengths = [1_000, MOST as usize - 1_000, 10, 100_000, 70_000];
+    let mut add = client.add();
+    let sent = add.send_each_wait(lengths, |len, mut number: NumberMut<'_>| {
+        number.set_value(1);
+        number.set_padding(&vec![1; len]);
+    });
+    sent.expect("each fits");
+    let sum = add.finish_wait().expect("a sum");
+    assert_eq!(sum.message().count(), lengths.len() as u64);
+    end(server);
 }
