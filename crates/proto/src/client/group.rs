@@ -12,8 +12,9 @@
 //!
 //! Requests that end quickly need no members, nor do those that wait for the server's thread: more
 //! slots would only move their queue to the server. So only requests count that the server has said
-//! it executes, in answer to a repeat. A group grows by as many slots as hold such requests, times
-//! [`GROWTH`], and no faster than a handshake. A member without requests for [`IDLE_NS`] to twice that
+//! it executes, in answer to a repeat. A timeout follows the time that handlers take, so it does not
+//! repeat those that all take equally long: of each session, one is repeated when others wait. A group
+//! grows by as many slots as hold such requests, times [`GROWTH`], and no faster than a handshake. A member without requests for [`IDLE_NS`] to twice that
 //! is closed.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,10 +27,14 @@ use crate::{FrameSink, RequestNumber, SessionError, SessionId};
 
 /// A request is slow, and one that waits has waited for long, after this time.
 const SLOW_NS: u64 = 1_000_000;
+/// Sessions of a group, at most, that have a request repeated in one look.
+const ASKED: usize = 16;
 /// When a group that cannot grow now is looked at again.
 const STUCK_NS: u64 = 100_000_000;
 /// Slots that are added for each slow request: a group of slow requests quadruples.
 const GROWTH: usize = 3;
+/// A group grows by one slot at least for so many slow requests, however few others wait.
+const AHEAD: usize = 4;
 /// The pause after a member that did not open: its server wants no more sessions for now.
 const REFUSED_PAUSE_NS: u64 = 1_000_000_000;
 /// Members that were idle since the last look, so long ago, are closed.
@@ -320,12 +325,17 @@ impl Client {
                 .map(|member| member.slow_requests(now, SLOW_NS))
                 .sum::<usize>();
         }
+        if GROWTH * slow < queued {
+            self.ask_of_long_requests(shared, now, first, sink);
+        }
         // The callers' own sessions come first: half of the table is theirs.
         room = room.min((shared.config.max_sessions / 2).saturating_sub(self.sessions.len()));
         if room == 0 {
             return false;
         }
-        let wanted = queued.min(GROWTH * slow).div_ceil(slots).min(room);
+        // Whoever waits alone is followed by others, as one stream is by the next: each would wait as long.
+        let wanted = queued.max(slow / AHEAD).min(GROWTH * slow);
+        let wanted = wanted.div_ceil(slots).min(room);
         for _ in 0..wanted {
             let Ok(id) = self.connect(shared, now, peer, sink) else {
                 return false;
@@ -334,6 +344,27 @@ impl Client {
             shared.stats.sessions_added += 1;
         }
         true
+    }
+
+    /// Repeats a request of each session that has had no answer for long, so that the server says which ones it
+    /// executes.
+    fn ask_of_long_requests<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        first: SessionId,
+        sink: &mut S,
+    ) {
+        let unasked = self.group(first).filter_map(|id| {
+            let session = self.sessions.get(id)?;
+            let is_open = session.state == State::Open;
+            let index = is_open.then(|| session.longest_unasked(now, SLOW_NS))??;
+            Some((id, index))
+        });
+        let unasked: Vec<_> = unasked.take(ASKED).collect();
+        for (id, index) in unasked {
+            self.ask_again(shared, now, id, 1 << index, sink);
+        }
     }
 
     fn add_member(&mut self, now: u64, first: SessionId, id: SessionId) {

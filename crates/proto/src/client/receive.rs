@@ -310,6 +310,7 @@ impl Client {
         if ack.executing != 0 {
             slot.executing = true;
             slot.confirm(now);
+            session.hear_of_others(index, ack.sack);
             let answered = session.confirm_others(now, index, ack.sack);
             if answered != 0 {
                 self.ask_again(shared, now, id, answered, sink);

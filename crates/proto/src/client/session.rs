@@ -265,8 +265,26 @@ impl ClientSession {
         // The server's answer to a repeated request took at least a retransmission timeout.
         let is_long =
             |slot: &Slot| slot.retries > 0 || now.saturating_sub(slot.active_at) >= slow_ns;
-        let is_slow = |slot: &&Slot| slot.phase != Phase::Idle && slot.executing && is_long(slot);
+        let is_slow =
+            |slot: &&Slot| slot.phase != Phase::Idle && slot.may_execute() && is_long(slot);
         self.slots.iter().filter(is_slow).count()
+    }
+
+    /// The slot of the request that was sent first of those that have had no answer for so long, if nobody has asked
+    /// for it yet.
+    pub(crate) fn longest_unasked(&self, now: u64, slow_ns: u64) -> Option<usize> {
+        let is_sent = |slot: &Slot| match slot.phase {
+            Phase::Single => slot.credits > 0,
+            Phase::Sending => slot.has_arrived(),
+            Phase::Idle | Phase::Receiving => false,
+        };
+        let is_it = |(_, slot): &(usize, &Slot)| {
+            let is_long = now.saturating_sub(slot.active_at) >= slow_ns;
+            slot.retries == 0 && !slot.may_execute() && is_long && is_sent(slot)
+        };
+        let unasked = self.slots.iter().enumerate().filter(is_it);
+        let first = unasked.min_by_key(|(_, slot)| slot.active_at);
+        first.map(|(index, _)| index)
     }
 
     /// Whether a request of one packet can be sent at once.
@@ -297,6 +315,7 @@ impl ClientSession {
         slot.active_at = now;
         slot.retries = 0;
         slot.executing = false;
+        slot.is_said_busy = false;
         slot.phase = Phase::Single;
         slot.credits = 1;
         let body = message.head();
@@ -348,6 +367,7 @@ impl ClientSession {
         slot.active_at = now;
         slot.retries = 0;
         slot.executing = false;
+        slot.is_said_busy = false;
         if len <= self.fragment as usize {
             slot.phase = Phase::Single;
         } else {
@@ -532,6 +552,16 @@ impl ClientSession {
             slot.confirm(now);
         }
         answered
+    }
+
+    /// The same of those that were not confirmed before. Whether it is of their requests is not certain.
+    pub(crate) fn hear_of_others(&mut self, index: usize, executing: u64) {
+        let mut others = self.busy() & executing & !(1 << index);
+        while others != 0 {
+            let other = others.trailing_zeros() as usize;
+            others &= others - 1;
+            self.slots[other].is_said_busy = true;
+        }
     }
 
     /// How often the timeout of a packet sent at `sent_at` is doubled. Without this, a path whose

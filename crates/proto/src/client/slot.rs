@@ -52,6 +52,8 @@ pub(crate) struct Slot {
     pub(crate) retries: u8,
     /// The server has said that it executes the request.
     pub(crate) executing: bool,
+    /// The server has said that it executes a request in this slot: this one, or the one before.
+    pub(crate) is_said_busy: bool,
     /// A request for response is due at the next flush.
     pub(crate) rfr_due: bool,
     inline: InlineMessage,
@@ -70,6 +72,7 @@ impl Default for Slot {
             retries: 0,
             rfr_due: false,
             executing: false,
+            is_said_busy: false,
             inline: InlineMessage::default(),
         }
     }
@@ -121,6 +124,16 @@ impl Slot {
         };
         self.inline.clear();
         message
+    }
+
+    /// Whether the server executes the request, as it seems.
+    pub(crate) fn may_execute(&self) -> bool {
+        self.executing || self.is_said_busy
+    }
+
+    /// Whether all fragments of a request of several packets have arrived.
+    pub(crate) fn has_arrived(&self) -> bool {
+        matches!(self.cold.large(), Some(Large::Send { window, .. }) if window.is_complete())
     }
 
     /// Whether the request holds more memory than a slot keeps for its next one. A small request of

@@ -63,6 +63,55 @@ fn slow_requests_run_all_at_once_and_the_group_shrinks_again() {
     assert_eq!(net.hosts[0].seen.len(), 1 + 1000);
 }
 
+/// Handlers take 4 ms each, and so many requests are made that there are always 100. Returns how many run at once.
+fn run_at_once(net: &mut Net, session: SessionId) -> usize {
+    const TAKES_NS: u64 = 4 * MS;
+    let mut running: Vec<(u64, starling_proto::RequestId)> = Vec::new();
+    let (mut made, mut most) = (0, 0);
+    for round in 0..4000 {
+        // One at a time at first: the timeout learns how long a handler takes.
+        let wanted = if round < 2000 { 1 } else { 100 };
+        while made - answers(net) < wanted {
+            net.request(0, session, made as u128, b"slow");
+            made += 1;
+        }
+        net.run_until(net.now + MS / 10);
+        let (now, server) = (net.now, &mut net.hosts[1]);
+        running.extend(server.ran.drain(..).map(|(id, _)| (now, id)));
+        let done = running.extract_if(.., |(began, _)| now - *began >= TAKES_NS);
+        for (_, id) in done.collect::<Vec<_>>() {
+            assert!(server.respond(now, id, b"answer"));
+        }
+        most = most.max(running.len());
+    }
+    most
+}
+
+#[test]
+fn requests_that_all_take_equally_long_run_all_at_once() {
+    let (mut net, session) = slow_server(Config::default());
+    assert_eq!(run_at_once(&mut net, session), 100);
+    // Repeats are few: one of a session, once, while others wait.
+    let repeats = net.hosts[0].protocol.stats().retransmissions;
+    assert!(repeats < 100, "{repeats}");
+}
+
+#[test]
+fn requests_that_come_one_by_one_and_stay_wait_for_few_handshakes() {
+    let (mut net, session) = slow_server(Config::default());
+    let mut stalls = 0;
+    for tag in 0..2000 {
+        net.request(0, session, tag, b"stays");
+        net.run_until(net.now + MS / 10);
+        stalls += usize::from(net.hosts[1].ran.len() <= tag as usize);
+        while net.hosts[1].ran.len() <= tag as usize {
+            net.run_until(net.now + MS / 10);
+        }
+    }
+    // There are 250 sessions.
+    assert!(stalls <= 40, "{stalls}");
+}
+
 #[test]
 fn a_quick_request_waits_for_no_slow_one() {
     let (mut net, session) = slow_server(Config::default());

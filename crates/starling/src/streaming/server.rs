@@ -66,8 +66,9 @@ pub(crate) struct ServerEnd {
     state: Mutex<State>,
 }
 
-/// Windows that a client of another version may have unread: it counts its own form of the messages. A negative int32 has
-/// 4 bytes there and 11 in protobuf, a bool with a large number 1 and 6. What is beyond the window counts for the client.
+/// Windows that a client of another version may have unread: it counts its own form of the messages. A negative int32
+/// has 4 bytes there and 11 in protobuf, a bool with a large number 1 and 6. What is beyond the window counts for the
+/// client.
 const PROTOBUF_WINDOWS: u8 = 8;
 
 // Thousands of streams may be at rest.
