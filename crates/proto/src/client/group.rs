@@ -13,9 +13,10 @@
 //! Requests that end quickly need no members, nor do those that wait for the server's thread: more
 //! slots would only move their queue to the server. So only requests count that the server has said
 //! it executes, in answer to a repeat. A timeout follows the time that handlers take, so it does not
-//! repeat those that all take equally long: of each session, one is repeated when others wait. A group
-//! grows by as many slots as hold such requests, times [`GROWTH`], and no faster than a handshake. A member without requests for [`IDLE_NS`] to twice that
-//! is closed.
+//! repeat those that all take equally long: of each session, one is repeated when others wait.
+//!
+//! A group grows by as many slots as hold such requests, times [`GROWTH`], and no faster than a
+//! handshake. A member without requests for [`IDLE_NS`] to twice that is closed.
 
 use std::collections::{BTreeMap, VecDeque};
 
