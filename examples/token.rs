@@ -1,4 +1,7 @@
 //! An interceptor at a client that sends a token with each call, and one at a server that asks for it.
+//!
+//! It is the service's own: one of the server (`ServerBuilder::interceptor`) would also ask those for a token who ask
+//! for the server's health, as channels to several servers do, or for its schema.
 
 use starling::{
     Channel, Code, InterceptedCall, InterceptedResponse, Interceptor, Next, Request, Server, Status,
@@ -53,8 +56,7 @@ impl Interceptor for AskForToken {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::builder()
         .bind("udp://127.0.0.1:0")?
-        .add_service(HelloServer::new(Greeter))
-        .interceptor(AskForToken)
+        .add_intercepted(HelloServer::new(Greeter), AskForToken)
         .build()?
         .spawn()?;
     let channel = Channel::lazy(server.address())?;

@@ -31,7 +31,7 @@ const MAX_NAMES: usize = 1 << 14;
 
 /// Why a service config cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the service config's {field}: {problem}")]
+#[error("the service config{}{field}: {problem}", if field.is_empty() { "" } else { "'s " })]
 pub struct ServiceConfigError {
     /// Where it is wrong: `methodConfig[2].retryPolicy.maxAttempts`. Empty: as a whole.
     pub field: String,

@@ -16,10 +16,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use starling::{CallOptions, Channel, LoadBalancing, block_on};
+use starling::{Channel, LoadBalancing, block_on};
 use starling_dynamic::{DynamicClient, service_notation};
 
 use crate::error::CliError;
+use crate::metadata::Metadata;
 use crate::output;
 
 #[derive(Debug, Args)]
@@ -39,9 +40,8 @@ pub(crate) struct Arguments {
     /// How long everything may take: 500ms, 1s, 2m.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     timeout: Duration,
-    /// Sent beside the request; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_metadata)]
-    metadata: Vec<(String, String)>,
+    #[command(flatten)]
+    metadata: Metadata,
 }
 
 const HELP: &str = "\
@@ -76,17 +76,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn parse_metadata(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
-    Ok((key.into(), value.into()))
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let mut options = CallOptions::default();
-    for (key, value) in &arguments.metadata {
-        let inserted = options.metadata.insert(key, value);
-        inserted.map_err(|error| CliError::Usage(format!("--metadata {key}: {error}")))?;
-    }
+    let options = arguments.metadata.options()?;
     let channel = Channel::balanced(arguments.addresses.split(','));
     let channel = channel.load_balancing(LoadBalancing::pick_first()).lazy()?;
     let deadline = Instant::now() + arguments.timeout;
@@ -151,11 +142,5 @@ mod tests {
         for wrong in ["", "1", "s", "-1s", "0s", "1h", "1e9s", "1.2.3s", "9999m"] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn metadata_is_a_key_and_a_value() {
-        assert_eq!(parse_metadata("a=b=c"), Ok(("a".into(), "b=c".into())));
-        assert!(parse_metadata("a").is_err());
     }
 }

@@ -10,6 +10,7 @@ use starling::{CallOptions, Channel, Code, ServingStatus, Status};
 
 use crate::call::parse_duration;
 use crate::error::CliError;
+use crate::metadata::Metadata;
 use crate::output;
 
 /// How long a check may take, unless set.
@@ -38,6 +39,8 @@ pub(crate) struct Arguments {
     /// 2m.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     timeout: Option<Duration>,
+    #[command(flatten)]
+    metadata: Metadata,
 }
 
 const HELP: &str = "\
@@ -61,7 +64,7 @@ Examples, with `starling serve kv` in another terminal:
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let channel = Channel::lazy(&arguments.address)?;
-    let client = HealthClient::new(channel);
+    let client = HealthClient::new(channel).with_options(arguments.metadata.options()?);
     let request = HealthCheckRequest::new().with_service(&arguments.service);
     let status = match arguments.watch {
         true => watch(arguments, &client, &request)?,

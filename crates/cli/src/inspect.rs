@@ -16,6 +16,7 @@ use starling::{CallOptions, Channel, Code, Response, Status};
 
 use crate::call::parse_duration;
 use crate::error::CliError;
+use crate::metadata::Metadata;
 use crate::output;
 
 /// Sessions of one thread, or series of calls, that are shown at most.
@@ -44,6 +45,8 @@ pub(crate) struct Arguments {
     /// How long one look may take.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     timeout: Duration,
+    #[command(flatten)]
+    metadata: Metadata,
 }
 
 const HELP: &str = "\
@@ -81,7 +84,8 @@ struct Look {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let client = IntrospectionClient::new(Channel::lazy(&arguments.address)?);
+    let channel = Channel::lazy(&arguments.address)?;
+    let client = IntrospectionClient::new(channel).with_options(arguments.metadata.options()?);
     let clears = arguments.watch && !arguments.json && std::io::stdout().is_terminal();
     let mut before = None;
     loop {

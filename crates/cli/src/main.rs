@@ -20,6 +20,7 @@ mod lab;
 #[cfg(not(feature = "lab"))]
 #[path = "no_lab.rs"]
 mod lab;
+mod metadata;
 mod output;
 mod serve;
 mod service;

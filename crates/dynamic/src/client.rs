@@ -29,7 +29,7 @@ impl DynamicClient {
         }
     }
 
-    /// The options of all calls. Calls that ask for descriptions have the timeout, and no metadata.
+    /// The options of all calls, also of those that ask for descriptions.
     #[must_use]
     pub fn with_options(mut self, options: CallOptions) -> Self {
         self.options = options;
@@ -37,11 +37,7 @@ impl DynamicClient {
     }
 
     fn reflection(&self) -> ReflectionClient<Channel> {
-        let options = CallOptions {
-            metadata: Default::default(),
-            ..self.options.clone()
-        };
-        ReflectionClient::new(self.channel.clone()).with_options(options)
+        ReflectionClient::new(self.channel.clone()).with_options(self.options.clone())
     }
 
     /// The names of the server's services.

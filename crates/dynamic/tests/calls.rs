@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use starling::{CallOptions, Channel, Code, Server, ServerHandle, block_on};
+use starling::{
+    CallOptions, Channel, Code, InterceptedCall, InterceptedResponse, Interceptor, Next, Server,
+    ServerHandle, Status, block_on,
+};
 use starling_dynamic::{DescriptorPool, DynamicClient, DynamicMethod, Value, service_notation};
 
 use starling_sample_services::kv;
@@ -91,4 +94,41 @@ fn a_method_outlives_the_pool_that_it_came_from() {
     let got = call.wait().expect("a response").into_message();
     let found = got.get_field_by_name("found").expect("a field");
     assert_eq!(*found, Value::Bool(false));
+}
+
+/// Wants a token from whoever calls, also from those who ask what there is.
+struct AsksForToken;
+
+impl Interceptor for AsksForToken {
+    async fn intercept(
+        &self,
+        call: InterceptedCall,
+        next: Next<'_>,
+    ) -> Result<InterceptedResponse, Status> {
+        match call.metadata().value("token") {
+            Some(b"t") => next.run(call).await,
+            _ => Err(Status::unauthenticated("no token")),
+        }
+    }
+}
+
+#[test]
+fn what_is_sent_beside_calls_is_sent_beside_those_that_ask_for_descriptions() {
+    let builder = Server::builder()
+        .bind("mem://dynamic-token")
+        .expect("an address");
+    let builder = builder.add_service(kv::server(0)).interceptor(AsksForToken);
+    let server = builder.build().expect("a server");
+    let _server = server.spawn().expect("it serves");
+    let client = DynamicClient::new(Channel::lazy("mem://dynamic-token").expect("a channel"));
+    let status = block_on(client.services()).expect_err("it has no token");
+    assert_eq!(status.code(), Code::Unauthenticated);
+    let mut options = CallOptions::default();
+    options.metadata.insert("token", "t").expect("it is valid");
+    let client = client.with_options(options);
+    let method = block_on(client.method("kv.Kv/Scan")).expect("a method");
+    let request = method
+        .request_from_json(r#"{"limit": 1}"#)
+        .expect("a request");
+    client.call(&method, &request).wait().expect("a response");
 }

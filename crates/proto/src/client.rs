@@ -3,6 +3,7 @@
 //! Only this side keeps timers and decides what is sent again, as in eRPC (NSDI'19, section 5).
 
 mod draining;
+mod executing;
 mod frames;
 mod group;
 mod lifecycle;

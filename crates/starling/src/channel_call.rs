@@ -205,32 +205,37 @@ impl RawCall {
     }
 
     pub(crate) fn new(shared: &Arc<Shared>, operation: Operation) -> Self {
-        Self::at_once(shared, operation).unwrap_or_else(|operation| {
-            let queued = Queued {
-                operation,
-                listener: None,
-                timer: DeadlineTimer::default(),
-                since: metrics::is_enabled().then(Instant::now),
-            };
-            Self::with(shared, Progress::Queued(Box::new(queued)))
-        })
+        if shared.permits.try_acquire() {
+            return Self::with_permit(shared, operation);
+        }
+        let queued = Queued {
+            operation,
+            listener: None,
+            timer: DeadlineTimer::default(),
+            since: metrics::is_enabled().then(Instant::now),
+        };
+        Self::with(shared, Progress::Queued(Box::new(queued)))
     }
 
-    /// A call that does not wait for a permit. The operation comes back if there is none.
-    #[inline]
-    pub(crate) fn at_once(shared: &Arc<Shared>, operation: Operation) -> Result<Self, Operation> {
-        if !shared.permits.try_acquire() {
-            return Err(operation);
-        }
+    fn with_permit(shared: &Arc<Shared>, operation: Operation) -> Self {
         let mut call = Self::with(shared, Progress::ENDED);
         call.start(operation);
-        Ok(call)
+        call
+    }
+
+    /// A call that does not wait for a permit: none if there is none.
+    pub(crate) fn at_once(
+        shared: &Arc<Shared>,
+        operation: impl FnOnce() -> Operation,
+    ) -> Option<Self> {
+        let has_permit = shared.permits.try_acquire();
+        has_permit.then(|| Self::with_permit(shared, operation()))
     }
 
     /// A call that is made once more: as another one, or not at all if that would fail because the channel is full.
     pub(crate) fn again(shared: &Arc<Shared>, operation: Operation) -> Option<Self> {
         match shared.fail_when_full {
-            true => Self::at_once(shared, operation).ok(),
+            true => Self::at_once(shared, || operation),
             false => Some(Self::new(shared, operation)),
         }
     }

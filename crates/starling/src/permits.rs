@@ -40,11 +40,6 @@ impl Permits {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Whether a permit is free.
-    pub(crate) fn has_room(&self) -> bool {
-        self.taken() < self.capacity
-    }
-
     /// Takes a permit, if one is free. [`Permits::release`] returns it.
     #[must_use]
     pub(crate) fn try_acquire(&self) -> bool {

@@ -47,8 +47,10 @@ macro_rules! settings_methods {
             self
         }
 
-        /// Adds an interceptor for all methods, those of reflection too. The first one that is added sees a
-        /// call first, and those of a service see it after all of these.
+        /// Adds an interceptor for all methods, those of health checks, reflection and introspection too. Channels to
+        /// several servers ask for health without their interceptors and metadata: one that wants a token lets calls of
+        /// `grpc.health.v1.Health` through, or is a service's own ([`Self::add_intercepted`]). The first one that is
+        /// added sees a call first, and those of a service see it after all of these.
         pub fn interceptor(mut self, interceptor: impl $crate::Interceptor) -> Self {
             self.settings.registry.intercept(interceptor);
             self

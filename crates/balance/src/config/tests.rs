@@ -368,6 +368,8 @@ fn errors_say_where_and_what() {
         error.to_string(),
         "the service config's methodConfig[0].timeout: \"soon\" is not a duration such as \"1.5s\""
     );
+    let error = parse("{").expect_err("no JSON").to_string();
+    assert!(error.starts_with("the service config: "), "{error}");
     let long = format!(r#"{{"methodConfig": "{}"}}"#, "x".repeat(1000));
     assert!(parse(&long).expect_err("no list").to_string().len() < 200);
     let too_long = " ".repeat(MAX_BYTES + 1);

@@ -171,7 +171,7 @@ impl ChannelBuilder {
 
     /// Has servers get calls only while they say that this service is healthy (`grpc.health.v1`, which every
     /// server has); an empty name is the server as a whole, which is the default of all policies but
-    /// `pick_first`. `None` does not ask.
+    /// `pick_first`. `None` does not ask. It asks without interceptors and metadata of the channel's callers.
     pub fn health_check(mut self, service: Option<&str>) -> Self {
         self.balancing.health = Some(service.map(str::to_owned));
         self

@@ -128,12 +128,11 @@ impl Attempts {
     /// Makes another attempt, at another backend if there is one. A channel that is full makes none: an attempt
     /// is worth less than another caller's call.
     fn make_another(&mut self) {
-        let has_room = |_: &&Kept| self.shared.permits.has_room();
-        let another = self.kept.as_ref().filter(has_room).and_then(|kept| {
-            let avoid = self.calls.iter().map(RawCall::backend).collect();
-            let again = kept.again(self.hedging.made() - 1, avoid);
-            // Another caller may have taken the room meanwhile.
-            RawCall::at_once(&self.shared, Operation::Call(again)).ok()
+        let another = self.kept.as_ref().and_then(|kept| {
+            RawCall::at_once(&self.shared, || {
+                let avoid = self.calls.iter().map(RawCall::backend).collect();
+                Operation::Call(kept.again(self.hedging.made() - 1, avoid))
+            })
         });
         match another {
             Some(call) => self.calls.push(call),
