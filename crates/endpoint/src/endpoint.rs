@@ -424,9 +424,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         &self.parts.core.stats
     }
 
-    /// Whether requests of a client may be on their way for long: [`Protocol::requests_may_be_late`].
-    pub fn requests_may_be_late(&self, peer: starling_io::PeerId) -> bool {
-        self.protocol().requests_may_be_late(proto_peer(peer))
+    /// Whether a message of several packets was on its way to or from a client within this time.
+    pub fn is_transferring(&self, peer: starling_io::PeerId, within_ns: u64) -> bool {
+        let since = self.parts.core.now_ns.saturating_sub(within_ns);
+        self.protocol().is_transferring(proto_peer(peer), since)
     }
 
     /// The session protocol, for its counters.

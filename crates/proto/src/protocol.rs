@@ -246,11 +246,10 @@ impl Protocol {
         if token.is_none() { 0 } else { token.to_wire() }
     }
 
-    /// Whether requests of a client may be on their way for long: one arrives in several packets, the client fetches
-    /// such a response, or all slots of a session are in use, so that others wait at the client. A look through all
-    /// sessions.
-    pub fn requests_may_be_late(&self, peer: PeerId) -> bool {
-        self.server.requests_may_be_late(peer)
+    /// Whether a message of several packets was on its way between a client and this server since then: a request of
+    /// which fragments came, or a response that the client fetches. A look through all sessions.
+    pub fn is_transferring(&self, peer: PeerId, since: u64) -> bool {
+        self.server.is_transferring(peer, since)
     }
 
     /// Handles the frames of a datagram until one of them needs the caller. `None`: all frames are

@@ -461,10 +461,10 @@ impl Server {
         self.granted
     }
 
-    /// See [`ServerSession::requests_may_be_late`].
-    pub(crate) fn requests_may_be_late(&self, peer: PeerId) -> bool {
+    /// See [`ServerSession::is_transferring`].
+    pub(crate) fn is_transferring(&self, peer: PeerId, since: u64) -> bool {
         let mut sessions = self.sessions.iter();
-        sessions.any(|(_, session)| session.peer == peer && session.requests_may_be_late())
+        sessions.any(|(_, session)| session.peer == peer && session.is_transferring(since))
     }
 
     /// Requests that handlers have not answered.

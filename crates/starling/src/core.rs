@@ -173,7 +173,7 @@ impl<I: Device> Core<I> {
     fn sweep_streams(&self) {
         if let Some(served) = &self.served {
             let raw = &self.raw;
-            served.streams.sweep(|peer| raw.requests_may_be_late(peer));
+            (served.streams).sweep(|peer, within_ns| raw.is_transferring(peer, within_ns));
         }
     }
 

@@ -137,19 +137,16 @@ impl ServerSession {
         (0..self.slots.count()).any(|index| self.slots.get(index).is_some_and(busy))
     }
 
-    /// Whether requests of the client may be on their way for long: one arrives, the client fetches a response of
-    /// several packets, or all slots are in use, so that others wait at the client.
-    pub(crate) fn requests_may_be_late(&self) -> bool {
-        let mut in_use = 0;
-        for slot in self.slots.iter() {
-            match slot.phase {
-                Phase::Receiving => return true,
-                Phase::Done if slot.response_len() > self.fragment as usize => return true,
-                Phase::Executing => in_use += 1,
-                _ => {}
-            }
-        }
-        in_use == self.slots.count()
+    /// Whether a message of several packets was on its way since then: a request of which fragments came, or a response
+    /// that the client fetches, as far as is known.
+    pub(crate) fn is_transferring(&self, since: u64) -> bool {
+        let is_it = |slot: &Slot| match slot.phase {
+            Phase::Receiving => slot.arrived_at >= since,
+            // Until it is said that all arrived.
+            Phase::Done => self.active_at >= since && slot.response_len() > self.fragment as usize,
+            _ => false,
+        };
+        self.slots.iter().any(is_it)
     }
 
     fn header(&self, kind: Kind, slot: usize, flags: u8) -> Header {

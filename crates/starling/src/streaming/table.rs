@@ -20,7 +20,7 @@ use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
 
 /// How often the streams are looked through, in times that a peer may be silent: 5 s by default. One whose client has
-/// sent no request in between, and has none on its way that takes long, is over: the client has forgotten it.
+/// sent no request in between, and is not amid a large message, is over: the client has forgotten it.
 const SWEEP: f64 = 2.5;
 
 /// Identifies a stream. Ids are their clients', so another client's do no harm.
@@ -239,16 +239,18 @@ impl Streams {
         self.sweep_is_due.load(Ordering::Relaxed)
     }
 
-    /// Ends the streams that their clients have forgotten. `is_late_of`: whether requests of a client may be on their
-    /// way for long.
-    pub(crate) fn sweep(&self, is_late_of: impl Fn(PeerId) -> bool) {
+    /// Ends the streams that their clients have forgotten. `is_transferring`: whether a message of several packets was on
+    /// its way to or from a client within so many nanoseconds.
+    pub(crate) fn sweep(&self, is_transferring: impl Fn(PeerId, u64) -> bool) {
+        let period_ns = u64::try_from(self.sweep.as_nanos()).unwrap_or(u64::MAX);
         self.sweep_is_due.store(false, Ordering::Relaxed);
         let table = self.table.lock();
         let mut forgotten = Vec::new();
         for (peer, client) in &table.clients {
-            let is_late = OnceCell::new();
+            let transfers = OnceCell::new();
+            let transfers = || *transfers.get_or_init(|| is_transferring(*peer, period_ns));
             for (of_client, end) in &client.streams {
-                if end.is_forgotten() && !is_late.get_or_init(|| is_late_of(*peer)) {
+                if end.is_forgotten() && !transfers() {
                     let key = Key {
                         peer: *peer,
                         client: client.number,

@@ -27,7 +27,9 @@ impl CallRecords {
         self.record(host, "stream begins: id", id, 0);
         let bounds = StreamBounds {
             client_ns: self.stream_bound_ns(),
-            server_after_ns: 3 * self.sweep_ns(),
+            // A stream is not ended while a large message of its client's is on its way, as far as is known: as long
+            // as there are calls.
+            server_after_ns: 4 * self.sweep_ns() + self.bound_ns,
         };
         let largest = [plan.up.largest, plan.down.largest];
         self.streams.begun(id, bounds, largest);

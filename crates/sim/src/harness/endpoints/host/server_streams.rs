@@ -295,16 +295,17 @@ impl Host {
     /// Ends the streams of clients that are gone.
     pub(super) fn sweep_streams(&mut self, now_ns: u64) -> Result<(), Violation> {
         let mut gone = Vec::new();
+        let sweep_ns = self.records.lock().sweep_ns();
         let process = self.process();
         for (&id, end) in &mut process.server_streams {
-            if end.stream.is_forgotten() && !process.endpoint.requests_may_be_late(end.peer) {
+            let transfers = |peer| process.endpoint.is_transferring(peer, sweep_ns);
+            if end.stream.is_forgotten() && !transfers(end.peer) {
                 gone.push(id);
             }
         }
         for id in gone {
             self.forget_stream(id);
         }
-        let sweep_ns = self.records.lock().sweep_ns();
         let process = self.process();
         process.is_swept = !process.server_streams.is_empty();
         if process.is_swept {
