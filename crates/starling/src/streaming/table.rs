@@ -239,8 +239,8 @@ impl Streams {
         self.sweep_is_due.load(Ordering::Relaxed)
     }
 
-    /// Ends the streams that their clients have forgotten. `is_transferring`: whether a message of several packets was on
-    /// its way to or from a client within so many nanoseconds.
+    /// Ends the streams that their clients have forgotten. `is_transferring`: whether a message of several packets was
+    /// on its way to or from a client within so many nanoseconds.
     pub(crate) fn sweep(&self, is_transferring: impl Fn(PeerId, u64) -> bool) {
         let period_ns = u64::try_from(self.sweep.as_nanos()).unwrap_or(u64::MAX);
         self.sweep_is_due.store(false, Ordering::Relaxed);
