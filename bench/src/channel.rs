@@ -27,10 +27,10 @@ mod slow;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use starling::{Channel, Endpoint, LocalChannel};
+use starling::{Channel, ChannelCall, Endpoint, LocalChannel};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
-use starling_sample_services::api::bench::{EchoClient, Payload};
+use starling_sample_services::api::bench::{EchoClient, NestedEchoClient, Payload};
 
 use crate::benchmark::{Benchmark, Context};
 use crate::callers::{self, Callers, EchoStub, small};
@@ -68,7 +68,7 @@ pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), Bench
 fn on<I: Device>() -> Vec<Benchmark> {
     let of_callers = |callers: Callers| {
         Benchmark::new(I::SCHEME, CHANNEL, callers.case(), move |context| {
-            through_channel(context, I::SCHEME, callers)
+            through_channel(context, I::SCHEME, callers, EchoClient::new)
         })
     };
     let mut benchmarks = Vec::from(Callers::ALL.map(of_callers));
@@ -90,15 +90,17 @@ fn on<I: Device>() -> Vec<Benchmark> {
     benchmarks
 }
 
-pub(crate) fn through_channel(
+/// Calls by a client that is made for the channel: of a method whose handler is inline, or a future.
+pub(crate) fn through_channel<C: EchoMethod>(
     context: &Context,
     scheme: &'static str,
     callers: Callers,
+    client: fn(Channel) -> C,
 ) -> Result<Sample, BenchError> {
     let server = context.launcher.start(server::ROLE, &[scheme])?;
     let channel = Channel::lazy(server.address()).map_err(failed)?;
     let stub = ChannelStub {
-        client: EchoClient::new(channel),
+        client: client(channel),
         scheme,
     };
     by_callers(context, &[&server], callers, &stub)
@@ -176,20 +178,37 @@ impl EchoStub for MutexStub {
     }
 }
 
+/// A client of a method that answers with what it was sent.
+pub(crate) trait EchoMethod: Clone + Send + Sync + 'static {
+    fn echo(&self, request: &Payload) -> ChannelCall<Payload>;
+}
+
+impl EchoMethod for EchoClient<Channel> {
+    fn echo(&self, request: &Payload) -> ChannelCall<Payload> {
+        self.call(request)
+    }
+}
+
+impl EchoMethod for NestedEchoClient<Channel> {
+    fn echo(&self, request: &Payload) -> ChannelCall<Payload> {
+        self.call(request)
+    }
+}
+
 #[derive(Clone)]
-pub(crate) struct ChannelStub {
-    pub(crate) client: EchoClient<Channel>,
+pub(crate) struct ChannelStub<C> {
+    pub(crate) client: C,
     pub(crate) scheme: &'static str,
 }
 
-impl EchoStub for ChannelStub {
+impl<C: EchoMethod> EchoStub for ChannelStub<C> {
     fn wait(&mut self, number: u64) -> Result<(), BenchError> {
-        let answer = self.client.call(&request(number)).wait().map_err(failed)?;
+        let answer = self.client.echo(&request(number)).wait().map_err(failed)?;
         check(CHANNEL, self.scheme, number, answer.message().data())
     }
 
     async fn call(&mut self, number: u64) -> Result<(), BenchError> {
-        let call = self.client.call(&request(number));
+        let call = self.client.echo(&request(number));
         let answer = call.await.map_err(failed)?;
         check(CHANNEL, self.scheme, number, answer.message().data())
     }

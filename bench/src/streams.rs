@@ -26,7 +26,9 @@ use bytes::Bytes;
 use starling::{Channel, StreamReceiver};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
-use starling_sample_services::api::bench::{EchoClient, Payload, PayloadMut, Wanted};
+use starling_sample_services::api::bench::{
+    EchoClient, NestedEchoClient, Payload, PayloadMut, Wanted,
+};
 
 use crate::benchmark::{Benchmark, Context};
 use crate::callers::{Callers, Flavor};
@@ -164,9 +166,12 @@ fn on<I: Device>() -> Vec<Benchmark> {
     benchmarks.extend(endpoint::large::<I>(LARGE, LARGE_ITEM_BYTES));
     for callers in PING_PONG_CALLERS {
         let streams = move |context: &Context| ping_pong::measure(context, I::SCHEME, callers);
-        let calls = move |context: &Context| channel::through_channel(context, I::SCHEME, callers);
-        let nested =
-            move |context: &Context| ping_pong::measure_nested_calls(context, I::SCHEME, callers);
+        let calls = move |context: &Context| {
+            channel::through_channel(context, I::SCHEME, callers, EchoClient::new)
+        };
+        let nested = move |context: &Context| {
+            channel::through_channel(context, I::SCHEME, callers, NestedEchoClient::new)
+        };
         benchmarks.extend([
             Benchmark::new(I::SCHEME, CHANNEL, ping_pong(callers), streams),
             Benchmark::new(I::SCHEME, CHANNEL, small_calls(callers), calls),

@@ -1,13 +1,12 @@
-//! One item each way at a time, on a stream of each caller's own; and single calls whose handler is a future, as a
-//! stream's is.
+//! One item each way at a time, on a stream of each caller's own.
 
 use starling::{Channel, StreamReceiver, StreamSender};
-use starling_sample_services::api::bench::{EchoClient, NestedEchoClient, Payload};
+use starling_sample_services::api::bench::{EchoClient, Payload};
 
 use super::start;
 use crate::benchmark::Context;
 use crate::callers::{Callers, EchoStub};
-use crate::channel::{CHANNEL, by_callers, check, request, server};
+use crate::channel::{CHANNEL, by_callers, check, request};
 use crate::device::failed;
 use crate::error::BenchError;
 use crate::metric::Sample;
@@ -67,36 +66,6 @@ impl EchoStub for StreamStub {
         let item = self.back.message().await.map_err(failed)?;
         let data = item.as_ref().map_or(&[][..], |item| item.message().data());
         check(CHANNEL, self.scheme, number, data)
-    }
-}
-
-pub(super) fn measure_nested_calls(
-    context: &Context,
-    scheme: &'static str,
-    callers: Callers,
-) -> Result<Sample, BenchError> {
-    let server = context.launcher.start(server::ROLE, &[scheme])?;
-    let channel = Channel::lazy(server.address()).map_err(failed)?;
-    let client = NestedEchoClient::new(channel);
-    by_callers(context, &[&server], callers, &NestedStub { client, scheme })
-}
-
-#[derive(Clone)]
-struct NestedStub {
-    client: NestedEchoClient<Channel>,
-    scheme: &'static str,
-}
-
-impl EchoStub for NestedStub {
-    fn wait(&mut self, number: u64) -> Result<(), BenchError> {
-        let answer = self.client.call(&request(number)).wait().map_err(failed)?;
-        check(CHANNEL, self.scheme, number, answer.message().data())
-    }
-
-    async fn call(&mut self, number: u64) -> Result<(), BenchError> {
-        let call = self.client.call(&request(number));
-        let answer = call.await.map_err(failed)?;
-        check(CHANNEL, self.scheme, number, answer.message().data())
     }
 }
 

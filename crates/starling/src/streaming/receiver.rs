@@ -29,8 +29,8 @@ use crate::wait::block_on;
 /// }
 /// ```
 ///
-/// It is also a [`Stream`] of `Result<StreamItem<'static, M>, Status>`. In a plain
-/// thread, another one has to run the endpoint meanwhile if the stream is a `LocalChannel`'s.
+/// It is also a [`Stream`] of `Result<StreamItem<'static, M>, Status>`. While a plain thread waits for a message of a
+/// `LocalChannel`'s stream, another thread has to run the endpoint.
 ///
 /// A client that drops it before the end cancels the call. A handler that drops it has the items that
 /// still come discarded.

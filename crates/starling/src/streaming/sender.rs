@@ -23,8 +23,8 @@ use crate::wait::block_on;
 /// and a message. At a server, streams of a client that has many, or when there are many in all, keep less.
 ///
 /// It is also a [`Sink`] of messages. Plain threads use the functions whose names end in `wait`: a handler that has to
-/// block moves its halves to a thread of its own. Of a `LocalChannel`'s stream, another thread has to run the endpoint
-/// meanwhile.
+/// block moves its halves to a thread of its own. While a plain thread waits with a `LocalChannel`'s stream, another
+/// thread has to run the endpoint.
 ///
 /// A client that drops it closes it, unless its thread panics, which cancels the call. A handler that drops
 /// it sends no more; the call goes on until the handler returns.
