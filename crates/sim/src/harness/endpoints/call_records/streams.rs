@@ -27,9 +27,7 @@ impl CallRecords {
         self.record(host, "stream begins: id", id, 0);
         let bounds = StreamBounds {
             client_ns: self.stream_bound_ns(),
-            // A stream is not ended while a large message of its client's is on its way, as far as is known: as long
-            // as there are calls.
-            server_after_ns: 4 * self.sweep_ns() + self.bound_ns,
+            server_after_ns: 3 * self.sweep_ns(),
         };
         let largest = [plan.up.largest, plan.down.largest];
         self.streams.begun(id, bounds, largest);
