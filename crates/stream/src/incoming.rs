@@ -10,12 +10,46 @@ use crate::{BUNDLE_BYTES, MAX_AHEAD, MESSAGE_BYTES, Violation};
 /// A message that the reader has not taken, or whose predecessors are missing.
 #[derive(Debug)]
 struct Message {
-    number: u64,
-    /// Empty if nobody reads it.
-    body: Bytes,
-    /// What it takes of the window.
-    cost: usize,
+    number: Number,
+    body: Body,
 }
+
+impl Message {
+    fn number(&self) -> u64 {
+        self.number.get()
+    }
+
+    /// What it takes of the window.
+    fn cost(&self) -> usize {
+        match &self.body {
+            Body::Here(body) => cost_of(body),
+            Body::Dropped { cost } => *cost,
+        }
+    }
+}
+
+/// Of a message.
+#[derive(Debug)]
+enum Body {
+    Here(Bytes),
+    /// Nobody reads it.
+    Dropped {
+        /// As [`Message::cost`].
+        cost: usize,
+    },
+}
+
+impl Body {
+    fn drop_bytes(&mut self) {
+        if let Self::Here(body) = self {
+            let cost = cost_of(body);
+            *self = Self::Dropped { cost };
+        }
+    }
+}
+
+// Thousands of streams are at rest, and each has room for a message.
+const _: () = assert!(size_of::<Option<Message>>() == 40);
 
 #[derive(Debug)]
 pub(crate) struct Incoming {
@@ -24,7 +58,7 @@ pub(crate) struct Incoming {
     /// By their numbers: messages with items that are there for the reader, then those whose predecessors are
     /// missing.
     messages: Queue<Message>,
-    /// The costs of `messages`.
+    /// What `messages` take of the window.
     unread_bytes: usize,
     /// Bytes of messages that were taken and that the other end does not know of.
     unreported_bytes: usize,
@@ -62,7 +96,7 @@ impl Incoming {
         is_end: bool,
     ) -> Result<bool, Violation> {
         let expected = self.next;
-        let known = number < expected || self.early().any(|early| early.number == number);
+        let known = number < expected || self.early().any(|early| early.number() == number);
         if known || number - expected > MAX_AHEAD {
             return Err(Violation::Number { number, expected });
         }
@@ -83,15 +117,16 @@ impl Incoming {
         if is_end {
             self.end = Some(Number::new(number));
         }
-        let cost = cost_of(&body);
-        self.unread_bytes += cost;
-        let body = match self.discards {
-            true => Bytes::new(),
-            false => body,
+        let mut message = Message {
+            number: Number::new(number),
+            body: Body::Here(body),
         };
-        let message = Message { number, body, cost };
+        self.unread_bytes += message.cost();
+        if self.discards {
+            message.body.drop_bytes();
+        }
         if number != expected {
-            let behind = self.early().take_while(|it| it.number > number).count();
+            let behind = self.early().take_while(|it| it.number() > number).count();
             let at = self.messages.len() - behind;
             self.messages.insert(at, message);
             return Ok(false);
@@ -106,15 +141,15 @@ impl Incoming {
     fn early(&self) -> impl Iterator<Item = &Message> {
         let next = self.next;
         let messages = self.messages.iter().rev();
-        messages.take_while(move |message| message.number >= next)
+        messages.take_while(move |message| message.number() >= next)
     }
 
     /// Takes in the next message, in front of those that are early.
     fn append(&mut self, at: usize, message: Message) {
-        self.next = message.number + 1;
+        self.next = message.number() + 1;
         if self.discards {
-            self.count_taken(message.cost);
-        } else if !message.body.is_empty() {
+            self.count_taken(message.cost());
+        } else if message.cost() > 0 {
             self.messages.insert(at, message);
         }
     }
@@ -125,7 +160,7 @@ impl Incoming {
         while self
             .messages
             .get(at)
-            .is_some_and(|it| it.number == self.next)
+            .is_some_and(|it| it.number() == self.next)
             && let Some(message) = self.messages.remove(at)
         {
             let before = self.messages.len();
@@ -143,7 +178,7 @@ impl Incoming {
     /// Whether the reader has not taken all that is there for it.
     fn is_readable(&self) -> bool {
         let first = self.messages.front();
-        first.is_some_and(|first| first.number < self.next)
+        first.is_some_and(|first| first.number() < self.next)
     }
 
     /// The items of the next message.
@@ -151,15 +186,18 @@ impl Incoming {
         if !self.is_readable() {
             return None;
         }
-        let Message { body, cost, .. } = self.messages.pop_front()?;
-        self.count_taken(cost);
-        Some(Items::new(body))
+        let message = self.messages.pop_front()?;
+        self.count_taken(message.cost());
+        match message.body {
+            Body::Here(body) => Some(Items::new(body)),
+            Body::Dropped { .. } => Some(Items::default()),
+        }
     }
 
     /// The reader has taken so many messages.
     pub(crate) fn taken(&self) -> u64 {
         let first = self.messages.front();
-        first.map_or(self.next, |first| first.number.min(self.next))
+        first.map_or(self.next, |first| first.number().min(self.next))
     }
 
     /// The reader has taken so much that the other end should know.
@@ -194,7 +232,7 @@ impl Incoming {
         self.discards = true;
         while self.take().is_some() {}
         for early in self.messages.iter_mut() {
-            early.body = Bytes::new();
+            early.body.drop_bytes();
         }
     }
 
