@@ -12,6 +12,7 @@ use starling_io::{Clock, MonotonicClock};
 
 use super::balancer::Balancer;
 use super::placement::{Attempt, Routing};
+use super::readiness::Listed;
 use crate::channel_state::ChannelState;
 use crate::health::{BackendHealth, HealthCell};
 use crate::plane::{CallHandle, Operation, Reply, Transport};
@@ -46,17 +47,45 @@ struct Weighed {
     clock: MonotonicClock,
 }
 
+/// How the calls of an address end, over all of its connections.
+#[derive(Default)]
+pub(super) struct Record {
+    is_ejected: AtomicBool,
+    successes: AtomicU32,
+    failures: AtomicU32,
+}
+
+impl Record {
+    pub(super) fn set_ejected(&self, is_ejected: bool) {
+        self.is_ejected.store(is_ejected, Ordering::Relaxed);
+    }
+
+    fn count(&self, is_ok: bool) {
+        let count = match is_ok {
+            true => &self.successes,
+            false => &self.failures,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How calls ended since the last time that this was asked.
+    pub(super) fn take_counts(&self) -> Counts {
+        Counts {
+            successes: self.successes.swap(0, Ordering::Relaxed),
+            failures: self.failures.swap(0, Ordering::Relaxed),
+        }
+    }
+}
+
 pub(crate) struct Backend {
     /// No other backend of the channel has or had it, and it is not 0.
     pub(super) id: u64,
     pub(super) resolved: Resolved,
+    record: Arc<Record>,
     pub(super) transport: Box<dyn Transport>,
     pub(super) balancer: Weak<Balancer>,
     health: Arc<HealthCell>,
-    is_ejected: AtomicBool,
     outstanding: AtomicU64,
-    successes: AtomicU32,
-    failures: AtomicU32,
     /// Kept if load reports count.
     weighed: Option<Weighed>,
     /// The operation that keeps it connected.
@@ -64,10 +93,11 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// `watcher` is woken when its state or its health changes. `service`: the one whose health counts.
+    /// Of this address. `watcher` is woken when its state or its health changes. `service`: the one whose health
+    /// counts.
     pub(super) fn new(
         id: u64,
-        resolved: Resolved,
+        listed: &Listed,
         transport: Box<dyn Transport>,
         balancer: &Weak<Balancer>,
         watcher: &Waker,
@@ -85,14 +115,12 @@ impl Backend {
         }
         Arc::new(Self {
             id,
-            resolved,
+            resolved: listed.resolved.clone(),
+            record: Arc::clone(&listed.record),
             transport,
             balancer: Weak::clone(balancer),
             health,
-            is_ejected: AtomicBool::new(false),
             outstanding: AtomicU64::new(0),
-            successes: AtomicU32::new(0),
-            failures: AtomicU32::new(0),
             weighed: weighting.map(|(settings, clock)| Weighed {
                 weight: Mutex::default(),
                 settings: settings.clone(),
@@ -120,11 +148,7 @@ impl Backend {
     }
 
     pub(super) fn is_ejected(&self) -> bool {
-        self.is_ejected.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_ejected(&self, is_ejected: bool) {
-        self.is_ejected.store(is_ejected, Ordering::Relaxed);
+        self.record.is_ejected.load(Ordering::Relaxed)
     }
 
     pub(super) fn outstanding(&self) -> u64 {
@@ -138,14 +162,6 @@ impl Backend {
             health: self.health(),
             is_ejected: self.is_ejected(),
             outstanding: self.outstanding(),
-        }
-    }
-
-    /// How its calls ended since the last time that this was asked.
-    pub(super) fn take_counts(&self) -> Counts {
-        Counts {
-            successes: self.successes.swap(0, Ordering::Relaxed),
-            failures: self.failures.swap(0, Ordering::Relaxed),
         }
     }
 
@@ -230,11 +246,7 @@ impl Backend {
 
     /// Takes in how a call ended, and the metadata of its response or its trailers.
     pub(super) fn handle_end(&self, is_ok: bool, metadata: MetadataView<'_>) {
-        let count = match is_ok {
-            true => &self.successes,
-            false => &self.failures,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
+        self.record.count(is_ok);
         if let Some(weighed) = &self.weighed
             && let Some(report) = metadata.value(LOAD_REPORT_KEY)
             && let Ok(report) = LoadReport::from_bytes(report)

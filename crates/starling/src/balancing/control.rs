@@ -183,8 +183,8 @@ impl Balancer {
     }
 
     fn make_backend(&self, control: &mut Control, index: usize) -> Result<Arc<Backend>, Status> {
-        let resolved = control.listed[index].resolved.clone();
-        let transport = crate::Address::parse(&resolved.address)
+        let listed = &control.listed[index];
+        let transport = crate::Address::parse(&listed.resolved.address)
             .map_err(crate::Error::from)
             .and_then(|address| self.open(&address))
             .map_err(|error| Status::unavailable(error.to_string()))?;
@@ -196,15 +196,13 @@ impl Balancer {
         };
         let backend = Backend::new(
             control.last_id,
-            resolved,
+            listed,
             transport,
             &self.this,
             &self.waker(),
             service,
             weighting,
         );
-        let id = control.listed[index].id;
-        backend.set_ejected(control.outliers.is_ejected(id));
         self.remember(&backend);
         Ok(backend)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use starling_balance::{Readiness, Resolved};
 use starling_endpoint::Status;
 
-use super::backend::Backend;
+use super::backend::{Backend, Record};
 use crate::channel_state::ChannelState;
 use crate::health::BackendHealth;
 
@@ -20,6 +20,7 @@ pub(super) struct Listed {
     /// Of the resolver's answers: it stays while the address does.
     pub(super) id: u64,
     pub(super) resolved: Resolved,
+    pub(super) record: Arc<Record>,
     /// None: `pick_first` has not come to it, or it could not be begun.
     pub(super) backend: Option<Arc<Backend>>,
     /// Why it could not be begun, and when that is tried again.
@@ -38,6 +39,7 @@ impl Listed {
         Self {
             id,
             resolved,
+            record: Arc::default(),
             backend: None,
             failure: None,
             replacement: None,

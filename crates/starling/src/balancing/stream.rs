@@ -127,6 +127,7 @@ mod tests {
 
     use super::*;
     use crate::address::Address;
+    use crate::balancing::readiness::Listed;
     use crate::balancing::settings::{Balancing, Source};
     use crate::plane::Operation;
 
@@ -149,7 +150,7 @@ mod tests {
         let address = Address::parse(nobody).expect("an address");
         let before = Backend::new(
             1,
-            Resolved::from(nobody),
+            &Listed::new(1, Resolved::from(nobody)),
             balancer.open(&address).expect("a transport"),
             &balancer.this,
             Waker::noop(),

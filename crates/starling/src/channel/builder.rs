@@ -185,9 +185,9 @@ impl ChannelBuilder {
     }
 
     /// A connection that is older, give or take a tenth, is replaced by a new one. Its calls end where they are.
-    /// By default connections have no age.
+    /// By default connections have no age. The least is 1 ms.
     pub fn max_connection_age(mut self, age: Duration) -> Self {
-        self.balancing.max_age = Some(age);
+        self.balancing.max_age = Some(age.max(Duration::from_millis(1)));
         self
     }
 

@@ -1,13 +1,13 @@
 //! Channels that become idle, and connections that become old.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use starling::{Channel, ChannelState};
+use starling::{Channel, ChannelState, FailurePercentage, LoadBalancing, OutlierDetection};
 use starling_test_protos::test::TestClient;
 
-use crate::common::{any_addresses, payload, serve, shm_address, wait_until};
-use crate::script::MILLI;
+use crate::common::{LONG, any_addresses, payload, serve, shm_address, wait_until};
+use crate::script::{MILLI, serve_script, unavailable};
 use crate::{addresses_of, end_server, two_servers, until_ready, until_shares};
 
 /// Sessions of a channel with an endpoint of its own that have ended so far.
@@ -80,6 +80,47 @@ fn old_connections_are_replaced_and_no_call_fails() {
         for (server, _) in servers {
             end_server(server);
         }
+    }
+}
+
+#[test]
+fn a_server_that_is_ejected_stays_so_over_its_connections() {
+    let scripted: Vec<_> = (0..2).map(|_| serve_script(&shm_address())).collect();
+    scripted[1].2.fail_always(Some(unavailable()));
+    let addresses: Vec<_> = scripted
+        .iter()
+        .map(|it| it.0.address().to_owned())
+        .collect();
+    // More than come while a connection stands.
+    let criterion = FailurePercentage {
+        minimum_hosts: 2,
+        request_volume: 200,
+        ..FailurePercentage::default()
+    };
+    let detection = OutlierDetection::default()
+        .interval(300 * MILLI)
+        .ejection_time(LONG, LONG)
+        .by_failure_percentage(criterion);
+    let policy = LoadBalancing::round_robin().outlier_detection(detection);
+    let builder = Channel::balanced(addresses).max_connection_age(Duration::ZERO);
+    let channel = builder.load_balancing(policy).lazy().expect("a channel");
+    let client = TestClient::new(channel.clone());
+    let is_ejected = || channel.backends()[1].is_ejected;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let begun = Instant::now();
+                while channel.backends().len() < 2 || !is_ejected() {
+                    // Each second one fails.
+                    let _ = client.echo(&payload(b"")).wait();
+                    assert!(begun.elapsed() < LONG, "it is never ejected");
+                }
+            });
+        }
+    });
+    for _ in 0..100 {
+        std::thread::sleep(MILLI);
+        assert!(is_ejected());
     }
 }
 

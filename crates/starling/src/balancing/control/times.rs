@@ -79,22 +79,16 @@ impl Balancer {
             return;
         }
         control.times.sweep_at = Some(now.saturating_add(control.times.sweep_ns));
-        let counts = control.listed.iter().map(|listed| {
-            let backend = listed.backend.as_ref();
-            (
-                listed.id,
-                backend.map(|it| it.take_counts()).unwrap_or_default(),
-            )
-        });
-        let counts: Vec<_> = counts.collect();
+        let counts = control.listed.iter();
+        let counts: Vec<_> = counts
+            .map(|listed| (listed.id, listed.record.take_counts()))
+            .collect();
         let changes = control
             .outliers
             .sweep(settings, now, &counts, &mut random());
         for listed in &mut control.listed {
             let is_ejected = control.outliers.is_ejected(listed.id);
-            if let Some(backend) = &listed.backend {
-                backend.set_ejected(is_ejected);
-            }
+            listed.record.set_ejected(is_ejected);
             if changes.ejected.contains(&listed.id) {
                 let (name, address) = (&self.settings.name, &listed.resolved.address);
                 tracing::warn!(
