@@ -133,6 +133,13 @@ impl Status {
         !self.not_run
     }
 
+    /// The same status with another code.
+    #[must_use]
+    pub fn with_code(mut self, code: Code) -> Self {
+        self.code = code;
+        self
+    }
+
     /// The same status with another message.
     #[must_use]
     pub fn with_message(mut self, message: impl Into<Cow<'static, str>>) -> Self {

@@ -21,7 +21,7 @@ use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
 use crate::policy::CallPolicy;
 use crate::streaming::{ByteAccount, Route};
-use crate::time::Time;
+use crate::time::{Time, with_deadline};
 
 /// The state that the clones of a channel and their calls share.
 pub(crate) struct Shared {
@@ -169,6 +169,7 @@ pub(crate) struct RawCall {
     shared: Arc<Shared>,
     progress: Progress,
     waiting: Waiting,
+    deadline: Option<Instant>,
     /// On the response.
     bound: Bound,
 }
@@ -296,6 +297,7 @@ impl RawCall {
             shared: Arc::clone(shared),
             progress,
             waiting: Waiting::default(),
+            deadline: None,
             bound: Bound::at_client(None),
         }
     }
@@ -317,6 +319,7 @@ impl RawCall {
 
     /// Begins the operation, which has a permit.
     fn start(&mut self, operation: Operation) {
+        self.deadline = operation.deadline();
         let call = CallHandle(CallCell::new(operation, Some(&self.shared.permits)));
         self.progress = Progress::Started(call.clone());
         self.shared.transport.start(Reply::new(call));
@@ -367,7 +370,12 @@ impl RawCall {
                     }
                 }
                 let bound = self.bound;
-                result.map(|result| open_response(result, bound))
+                result.map(|result| match result {
+                    Err(status) => Err(with_deadline(status, || {
+                        self.shared.time.is_over(self.deadline)
+                    })),
+                    response => open_response(response, bound),
+                })
             }
             Progress::Failed(status) => {
                 let status = status.clone();

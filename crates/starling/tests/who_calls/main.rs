@@ -170,6 +170,28 @@ fn a_worker_sees_that_its_callers_deadline_has_passed() {
 }
 
 #[test]
+fn a_deadline_that_the_handler_notices_first_is_the_deadline_all_the_same() {
+    for address in any_addresses() {
+        let (server, _seen) = serve(&address, |builder| builder);
+        let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+        client.echo(&payload(b"")).wait().expect("an answer");
+        let options = CallOptions::with_timeout(Duration::from_millis(4));
+        let mut ran = 0;
+        // Many, for the client's end mostly notices it first.
+        for _ in 0..200 {
+            let call = client.work_with(&payload(b"says cancelled"), &options);
+            let ended = call.wait().expect_err("no handler answers");
+            if ended.may_have_run() {
+                ran += 1;
+                assert_eq!(ended.code(), Code::DeadlineExceeded, "{ended}");
+            }
+        }
+        // The server refuses others: it knows how long these calls take.
+        assert_ne!(ran, 0);
+    }
+}
+
+#[test]
 fn a_worker_sees_that_its_caller_has_dropped_the_call() {
     for address in any_addresses() {
         let (server, seen) = serve(&address, |builder| builder);
