@@ -1,4 +1,4 @@
-//! A handler's panic becomes a status here: INTERNAL, "the server's handler panicked: ...".
+//! A handler's panic becomes a status here: INTERNAL.
 //!
 //! ```text
 //!  inline handler ── Endpoint::handle_burst catches ─▶ Tables::recover ─┐
@@ -18,7 +18,9 @@ use starling_call::Status;
 /// The status of a request whose handler panicked.
 #[cold]
 pub(crate) fn status() -> Status {
-    Status::internal("the server's handler panicked: see the server's log")
+    Status::internal(
+        "the server's handler, or an interceptor before it, panicked: see the server's log",
+    )
 }
 
 /// Whose code runs, and so is to blame for a panic.

@@ -138,6 +138,16 @@ pub(crate) trait StreamEnd: Send + Sync {
     /// What the other end sent in front of its items, if that is here.
     fn headers(&self) -> Option<Metadata>;
 
+    /// What the other end sent in front of its items, or how the stream ended before. A server's end has it at once.
+    fn poll_headers(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut Waiting,
+    ) -> Poll<Result<Metadata, Status>> {
+        let _ = (cx, waiting);
+        Poll::Ready(Ok(self.headers().unwrap_or_default()))
+    }
+
     /// What the server sends behind its items, if that is known here.
     fn trailers(&self) -> Option<Metadata>;
 

@@ -59,6 +59,8 @@ pub struct ClientStream {
     hold: u8,
     /// A response has come, so the server knows the stream.
     is_known: bool,
+    /// Items have come, with all that the server sent before them.
+    has_items: bool,
     /// The user may send items.
     sends: bool,
     /// The request that said that no more items come.
@@ -93,6 +95,7 @@ impl ClientStream {
             outstanding: 0,
             hold: 1,
             is_known: false,
+            has_items: false,
             sends,
             end_sent: None,
             last_with_items: None,
@@ -211,11 +214,19 @@ impl ClientStream {
         }
     }
 
-    /// The metadata that the server sent first. None until its first message is here.
-    pub fn headers(&self) -> Option<Metadata> {
-        let sent = self.metadata.as_ref();
-        let headers = || sent.map_or_else(Metadata::default, |sent| sent.headers.clone());
-        (self.incoming.next > 0).then(headers)
+    /// The metadata that the server sent in front of its items. None until it is here, or an item, or the end.
+    ///
+    /// # Errors
+    /// How the stream ended, if that was all that came, and not well.
+    pub fn headers(&self) -> Option<Result<Metadata, Status>> {
+        let sent = self.metadata.as_ref().map(|sent| &sent.headers);
+        if let Some(headers) = sent.filter(|headers| !headers.is_empty()) {
+            return Some(Ok(headers.clone()));
+        }
+        match self.has_items {
+            true => Some(Ok(Metadata::default())),
+            false => Some(self.end()?.map(|()| Metadata::default())),
+        }
     }
 
     /// The metadata that the server sent last.
@@ -416,6 +427,7 @@ impl ClientStream {
         (self.outgoing).handle_taken(position.taken, position.window)?;
         let is_end = position.flags.has(StreamFlags::END);
         let mut progress = self.incoming.handle(position.number, body, is_end)?;
+        self.has_items |= self.incoming.is_readable();
         if position.flags.has(StreamFlags::MORE) {
             self.hold = (self.hold * 2).min(MAX_HELD);
         }
@@ -426,11 +438,12 @@ impl ClientStream {
             }
             self.outgoing.clear();
             progress |= self.incoming.is_complete();
-        } else if position.number == 0 {
+        } else {
+            // The first one says that the server knows the stream.
+            progress |= position.number == 0 || !metadata.is_empty();
             if !metadata.is_empty() {
                 self.metadata.get_or_insert_default().headers = metadata;
             }
-            progress = true;
         }
         Ok(progress || !could_push)
     }

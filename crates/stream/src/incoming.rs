@@ -176,7 +176,7 @@ impl Incoming {
     }
 
     /// Whether the reader has not taken all that is there for it.
-    fn is_readable(&self) -> bool {
+    pub(crate) fn is_readable(&self) -> bool {
         let first = self.messages.front();
         first.is_some_and(|first| first.number() < self.next)
     }

@@ -52,6 +52,8 @@ pub struct ServerStream<R> {
     /// No request was held when [`ServerStream::is_forgotten`] was asked last, and none has come since.
     is_quiet: bool,
     headers: Option<Box<Metadata>>,
+    /// The headers have left, or items, which headers go in front of.
+    is_headed: bool,
     trailers: Option<Box<Metadata>>,
     finished: Option<Box<Result<(), Status>>>,
     is_over: bool,
@@ -69,6 +71,7 @@ impl<R> ServerStream<R> {
             answer_now: false,
             is_quiet: false,
             headers: None,
+            is_headed: false,
             trailers: None,
             finished: None,
             is_over: false,
@@ -166,13 +169,12 @@ impl<R> ServerStream<R> {
         self.incoming.discard();
     }
 
-    /// Sends metadata in front of all items. False if the first message has left.
+    /// Sends metadata in front of all items. False if such metadata or an item has left.
     pub fn set_headers(&mut self, metadata: Metadata) -> bool {
-        let is_first = self.outgoing.next == 0;
-        if is_first {
+        if !self.is_headed {
             self.headers = Some(Box::new(metadata));
         }
-        is_first
+        !self.is_headed
     }
 
     /// Sends metadata behind all items.
@@ -246,16 +248,14 @@ impl<R> ServerStream<R> {
         }
         let with_items = self.outgoing.may_send();
         let ends = self.finished.is_some() && self.outgoing.is_empty();
-        let first = self.outgoing.next == 0;
         if !with_items && !ends && !self.must_answer() {
             return None;
         }
         let to = self.pop_held();
         let (number, body) = self.outgoing.pop();
         // What the user sends first and last go apart, for a message has metadata once.
-        let is_end = self.finished.is_some()
-            && self.outgoing.is_empty()
-            && !(first && self.headers.is_some());
+        let is_end = self.finished.is_some() && self.outgoing.is_empty() && self.headers.is_none();
+        self.is_headed |= with_items || self.headers.is_some();
         let (metadata, status) = if is_end {
             self.is_over = true;
             let status = self.finished().and_then(|end| end.clone().err());

@@ -1,7 +1,7 @@
 //! How a stream ends: what its client learns of it, and how a server sees that the client has forgotten it.
 
 use bytes::Bytes;
-use starling_call::{Code, Status, StreamFlags, StreamPosition};
+use starling_call::{Code, Metadata, Status, StreamFlags, StreamPosition};
 use starling_stream::{BUNDLE_BYTES, ClientEvent, ClientStream, ServerStream, StreamResponse};
 
 /// Another request of the client, which has taken nothing yet and has room for one byte.
@@ -193,4 +193,39 @@ fn a_client_that_counts_more_for_its_items_than_they_have_at_the_server_goes_on(
             exchange(&mut client, &mut server);
         }
     }
+}
+
+#[test]
+fn headers_go_in_front_of_the_items_whatever_has_left_before() {
+    let mut metadata = Metadata::new();
+    metadata.insert("key", "value").expect("a short pair");
+    let mut client = ClientStream::new(1, 1_000, 0, true);
+    let mut server = ServerStream::new(1, 1_000, 0);
+    let request = |client: &mut ClientStream, server: &mut ServerStream<u64>| {
+        let request = client.poll_request().expect("a pull");
+        let number = request.position.number;
+        let arrived = server.handle_request(request.position, Bytes::new(), number);
+        arrived.expect("it is in order");
+    };
+    let respond = |server: &mut ServerStream<u64>, client: &mut ClientStream| {
+        let answer = server.poll_answer().expect("it is asked for");
+        client.handle_response(Ok(StreamResponse {
+            position: answer.position,
+            status: answer.status,
+            metadata: answer.metadata,
+            body: answer.body.head.into(),
+        }))
+    };
+    // The first request asks for an answer, and the handler has nothing yet.
+    request(&mut client, &mut server);
+    respond(&mut server, &mut client);
+    assert!(client.headers().is_none());
+    request(&mut client, &mut server);
+    assert!(server.set_headers(metadata.clone()));
+    assert!(respond(&mut server, &mut client), "the headers");
+    assert_eq!(client.headers(), Some(Ok(metadata.clone())));
+    assert!(!server.set_headers(metadata.clone()), "they have left");
+    // Nor may they come behind an item.
+    let mut server = self::server(1);
+    assert!(!server.set_headers(metadata));
 }

@@ -278,6 +278,14 @@ impl StreamEnd for CodedEnd {
         self.inner.headers()
     }
 
+    fn poll_headers(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut Waiting,
+    ) -> Poll<Result<Metadata, Status>> {
+        self.inner.poll_headers(cx, waiting)
+    }
+
     fn trailers(&self) -> Option<Metadata> {
         self.inner.trailers()
     }

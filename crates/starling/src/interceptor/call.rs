@@ -189,12 +189,33 @@ impl InterceptedCall {
         Ok(())
     }
 
+    /// Sees what the server of a stream sends in front of its messages, once, and may change it. A server's interceptor
+    /// sees it when the handler sends it, or when its first message is sent without; a channel's when its reader
+    /// waits for it or for the first message. An error ends the stream.
+    ///
+    /// # Errors
+    /// INTERNAL if the method has no streams.
+    pub fn on_initial_metadata(
+        &mut self,
+        see: impl Fn(&mut Metadata) -> Result<(), Status> + Send + Sync + 'static,
+    ) -> Result<(), Status> {
+        self.check_streams()?;
+        let hooks = self.hooks.get_or_insert_default();
+        hooks.initial_metadata.push(Arc::new(see));
+        Ok(())
+    }
+
     fn hook(
         &self,
         see: impl Fn(&mut InterceptedItem) -> Result<(), Status> + Send + Sync + 'static,
     ) -> Result<Hook, Status> {
+        self.check_streams()?;
+        Ok(Arc::new(see))
+    }
+
+    fn check_streams(&self) -> Result<(), Status> {
         if self.is_stream() {
-            return Ok(Arc::new(see));
+            return Ok(());
         }
         Err(Status::internal(format!(
             "an interceptor asked for the items of {}, which has no streams: ask is_stream first",

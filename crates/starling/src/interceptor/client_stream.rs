@@ -13,7 +13,7 @@ mod progress;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -295,6 +295,50 @@ impl ChainedEnd {
         }
     }
 
+    /// How the stream has ended, if the interceptors are done.
+    fn result(&self) -> Result<(), Status> {
+        match &*self.chain.lock() {
+            Chain::Over(answer) => answer.result.clone(),
+            Chain::Running(_) => Ok(()),
+        }
+    }
+
+    /// The reader waits for what `read` finds in the stream: None if that has come to its end. `at_end` is what it gets
+    /// when the interceptors are done.
+    fn poll_reader<T>(
+        &self,
+        cx: &mut Context<'_>,
+        read: impl FnOnce(&dyn StreamEnd, &mut Context<'_>) -> Poll<Option<Result<T, Status>>>,
+        at_end: impl Fn(&Self) -> Result<T, Status>,
+    ) -> Poll<Result<T, Status>> {
+        if self.is_of_another_process() {
+            return Poll::Ready(Err(belongs_to_parent()));
+        }
+        if self.drive() {
+            return Poll::Ready(at_end(self));
+        }
+        let stream = self.stream().filter(|_| self.progress.is_running());
+        let Some(stream) = stream else {
+            return self.wait(Half::Reader, cx);
+        };
+        // Nobody else waits for the only request to go on, and the stream must not begin without it. If it
+        // fails, so does the stream.
+        if !self.method.client_streaming && stream.poll_pushed(cx).is_pending() {
+            return self.wait(Half::Reader, cx);
+        }
+        match read(&**stream, cx) {
+            Poll::Pending => return self.wait(Half::Reader, cx),
+            Poll::Ready(Some(Ok(found))) => return Poll::Ready(Ok(found)),
+            Poll::Ready(Some(Err(status))) => self.progress.end(Err(status)),
+            Poll::Ready(None) => self.progress.end(Ok(())),
+        }
+        // The interceptors see the end, and may take their time.
+        match self.drive() {
+            true => Poll::Ready(at_end(self)),
+            false => self.wait(Half::Reader, cx),
+        }
+    }
+
     fn is_of_another_process(&self) -> bool {
         self.process != forks()
     }
@@ -378,32 +422,11 @@ impl StreamEnd for ChainedEnd {
         cx: &mut Context<'_>,
         waiting: &mut Waiting,
     ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
-        if self.is_of_another_process() {
-            return Poll::Ready(Err(belongs_to_parent()));
-        }
-        if self.drive() {
-            return Poll::Ready(self.answer());
-        }
-        let stream = self.stream().filter(|_| self.progress.is_running());
-        let Some(stream) = stream else {
-            return self.wait(Half::Reader, cx);
+        let read = |stream: &dyn StreamEnd, cx: &mut Context<'_>| {
+            let next = ready!(stream.poll_items(cx, waiting)).transpose();
+            Poll::Ready(next.map(|items| items.map(Some)))
         };
-        // Nobody else waits for the only request to go on, and the stream must not begin without it. If it
-        // fails, so does the stream.
-        if !self.method.client_streaming && stream.poll_pushed(cx).is_pending() {
-            return self.wait(Half::Reader, cx);
-        }
-        match stream.poll_items(cx, waiting) {
-            Poll::Pending => return self.wait(Half::Reader, cx),
-            Poll::Ready(Ok(Some(items))) => return Poll::Ready(Ok(Some(items))),
-            Poll::Ready(Ok(None)) => self.progress.end(Ok(())),
-            Poll::Ready(Err(status)) => self.progress.end(Err(status)),
-        }
-        // The interceptors see the end, and may take their time.
-        match self.drive() {
-            true => Poll::Ready(self.answer()),
-            false => self.wait(Half::Reader, cx),
-        }
+        self.poll_reader(cx, read, Self::answer)
     }
 
     fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
@@ -429,6 +452,20 @@ impl StreamEnd for ChainedEnd {
 
     fn headers(&self) -> Option<Metadata> {
         self.stream()?.headers()
+    }
+
+    fn poll_headers(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut Waiting,
+    ) -> Poll<Result<Metadata, Status>> {
+        let read = |stream: &dyn StreamEnd, cx: &mut Context<'_>| {
+            stream.poll_headers(cx, waiting).map(Some)
+        };
+        self.poll_reader(cx, read, |end| {
+            let headers = end.stream().and_then(|stream| stream.headers());
+            headers.map_or_else(|| end.result().map(|()| Metadata::default()), Ok)
+        })
     }
 
     fn trailers(&self) -> Option<Metadata> {

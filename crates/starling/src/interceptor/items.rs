@@ -91,11 +91,15 @@ impl fmt::Debug for InterceptedItem {
 /// Code that sees messages of a stream.
 pub(super) type Hook = Arc<dyn Fn(&mut InterceptedItem) -> Result<(), Status> + Send + Sync>;
 
+/// Code that sees what a server sends in front of its messages.
+pub(super) type MetadataHook = Arc<dyn Fn(&mut Metadata) -> Result<(), Status> + Send + Sync>;
+
 /// Those that see a stream's messages, in the order of the interceptors.
 #[derive(Clone, Default)]
 pub(super) struct Hooks {
     pub(super) requests: Vec<Hook>,
     pub(super) responses: Vec<Hook>,
+    pub(super) initial_metadata: Vec<MetadataHook>,
 }
 
 /// A message that waits in front of a hook.
@@ -213,9 +217,37 @@ impl Direction {
     }
 }
 
+/// What a server sends in front of its messages, on its way through hooks.
+struct InitialMetadata {
+    hooks: Vec<MetadataHook>,
+    /// What they have made of it: they see it once.
+    passed: Mutex<Option<Metadata>>,
+}
+
+impl InitialMetadata {
+    /// Whether there is nothing to do for hooks.
+    fn is_settled(&self) -> bool {
+        self.hooks.is_empty() || self.passed.lock().is_some()
+    }
+
+    fn pass(&self, metadata: impl FnOnce() -> Metadata) -> Result<Metadata, Status> {
+        let mut passed = self.passed.lock();
+        if let Some(passed) = &*passed {
+            return Ok(passed.clone());
+        }
+        let mut metadata = metadata();
+        for hook in &self.hooks {
+            hook(&mut metadata)?;
+        }
+        Ok(passed.insert(metadata).clone())
+    }
+}
+
 /// An end of a stream whose messages are seen by hooks.
 struct HookedEnd {
     inner: Arc<dyn StreamEnd>,
+    side: Side,
+    initial_metadata: InitialMetadata,
     /// Messages that leave here.
     outgoing: Direction,
     /// Messages that are read here.
@@ -236,8 +268,10 @@ pub(super) fn hooked(
     let Hooks {
         requests,
         mut responses,
+        mut initial_metadata,
     } = *hooks;
     responses.reverse();
+    initial_metadata.reverse();
     let requests = Direction::new(method.request, requests);
     let responses = Direction::new(method.response, responses);
     let (outgoing, incoming) = match side {
@@ -246,6 +280,11 @@ pub(super) fn hooked(
     };
     Arc::new(HookedEnd {
         inner: end,
+        side,
+        initial_metadata: InitialMetadata {
+            hooks: initial_metadata,
+            passed: Mutex::default(),
+        },
         outgoing,
         incoming,
         items: SingleItems::default(),
@@ -258,6 +297,29 @@ impl HookedEnd {
         let buffer = passed.body.into_buffer(encoding, 0)?;
         let (head, tail) = buffer.into_parts();
         self.inner.push(&head, tail.as_ref(), passed.is_last)
+    }
+
+    /// A handler's first message is sent without metadata in front: the hooks may have some.
+    fn send_initial_metadata(&self) -> Result<(), Status> {
+        if self.side == Side::Client || self.initial_metadata.is_settled() {
+            return Ok(());
+        }
+        let metadata = self.initial_metadata.pass(Metadata::default);
+        let metadata = metadata.map_err(|status| self.failed(status))?;
+        match metadata.is_empty() {
+            true => Ok(()),
+            false => self.inner.send_headers(metadata),
+        }
+    }
+
+    /// A client's reader is to get a message, or what came in front of it.
+    fn read_initial_metadata(&self) -> Result<(), Status> {
+        if self.side == Side::Server || self.initial_metadata.is_settled() {
+            return Ok(());
+        }
+        let received = || self.inner.headers().unwrap_or_default();
+        let passed = self.initial_metadata.pass(received);
+        passed.map(drop).map_err(|status| self.failed(status))
     }
 
     /// A hook has ended the stream.
@@ -286,6 +348,7 @@ impl StreamEnd for HookedEnd {
                  to be ready first",
             ));
         }
+        self.send_initial_metadata()?;
         let buffer = Msgbuf::from_parts(head.to_vec(), tail.cloned());
         let body = Body::new(buffer, 0, self.inner.encoding());
         let passed = self.outgoing.begin(body, is_last);
@@ -335,6 +398,7 @@ impl StreamEnd for HookedEnd {
                 let Some((item, encoding)) = next else {
                     return Poll::Ready(Ok(None));
                 };
+                self.read_initial_metadata()?;
                 let begun = (self.incoming).begin_received(item, encoding, &*self.inner);
                 passed = begun.map_err(|status| self.failed(status))?;
             }
@@ -362,7 +426,21 @@ impl StreamEnd for HookedEnd {
     }
 
     fn headers(&self) -> Option<Metadata> {
-        self.inner.headers()
+        let headers = self.inner.headers()?;
+        match self.side {
+            Side::Client => self.initial_metadata.pass(|| headers).ok(),
+            Side::Server => Some(headers),
+        }
+    }
+
+    fn poll_headers(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut Waiting,
+    ) -> Poll<Result<Metadata, Status>> {
+        let headers = ready!(self.inner.poll_headers(cx, waiting))?;
+        self.read_initial_metadata()?;
+        Poll::Ready(Ok(self.headers().unwrap_or(headers)))
     }
 
     fn trailers(&self) -> Option<Metadata> {
@@ -370,6 +448,12 @@ impl StreamEnd for HookedEnd {
     }
 
     fn send_headers(&self, metadata: Metadata) -> Result<(), Status> {
+        if self.initial_metadata.is_settled() {
+            // It is too late, or the hooks see nothing.
+            return self.inner.send_headers(metadata);
+        }
+        let metadata = self.initial_metadata.pass(|| metadata);
+        let metadata = metadata.map_err(|status| self.failed(status))?;
         self.inner.send_headers(metadata)
     }
 

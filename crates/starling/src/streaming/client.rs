@@ -1,30 +1,31 @@
 //! A client's end of a stream: its requests are calls of a channel.
 
+mod halves;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Instant;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use starling_endpoint::{
     CallDescriptor, CallNumber, Direction, Encoding, Metadata, MethodId, MethodPath, Msgbuf,
     Status, StreamFlags,
 };
 use starling_io::forks;
-use starling_message::protobuf::DecodeLimits;
-use starling_message::{Bytes, MethodDescriptor};
-use starling_stream::{Bundle, ClientEvent, ClientStream, Items, StreamRequest, StreamResponse};
+use starling_message::MethodDescriptor;
+use starling_stream::{Bundle, ClientStream, StreamRequest, StreamResponse};
 
-use super::account::{HeldBytes, body_of};
+use super::account::body_of;
 use super::again::FirstRequest;
 use super::route::Route;
 use super::uncommon::{Parts, Uncommon};
-use super::{StreamEnd, only_servers_send, wake};
+use super::{StreamEnd, wake};
 use crate::call_cell::CallCell;
-use crate::coding::{CallCoding, unpacked_more};
+use crate::coding::CallCoding;
 use crate::options::CallOptions;
-use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Waiting};
+use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply};
 
 /// The calls that are out. A stream at rest has one, and one item each way at a time has two.
 type Calls = SmallVec<[Outstanding; CALLS_HERE]>;
@@ -373,193 +374,6 @@ fn stream_failed(state: &mut State) -> (Option<StreamRequest>, Calls) {
     match state.stream.take_failure() {
         None => (None, Calls::new()),
         Some(request) => (request, std::mem::take(&mut state.calls)),
-    }
-}
-
-impl StreamEnd for ClientEnd {
-    fn poll_ready(&self, cx: &mut Context<'_>, waiting: &mut Waiting) -> Poll<()> {
-        if self.process != forks() {
-            return Poll::Ready(());
-        }
-        let is_ready = |state: &State| state.stream.may_push();
-        if is_ready(&self.state.lock()) {
-            return Poll::Ready(());
-        }
-        self.transmit();
-        {
-            let mut state = self.state.lock();
-            if is_ready(&state) {
-                return Poll::Ready(());
-            }
-            state.writer = Some(cx.waker().clone());
-        }
-        self.route.drive(waiting);
-        match is_ready(&self.state.lock()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
-    }
-
-    fn poll_push(
-        &self,
-        cx: &mut Context<'_>,
-        waiting: &mut Waiting,
-        head: &[u8],
-        tail: Option<&Bytes>,
-    ) -> Poll<Result<(), Box<Status>>> {
-        if self.process != forks() {
-            return Poll::Ready(Err(Box::new(belongs_to_parent())));
-        }
-        let mut state = self.state.lock();
-        if !state.stream.may_push() {
-            drop(state);
-            if self.poll_ready(cx, waiting).is_pending() {
-                return Poll::Pending;
-            }
-            state = self.state.lock();
-        }
-        let pushed = state.stream.push(head, tail);
-        self.send_soon(state);
-        Poll::Ready(pushed.map_err(Box::new))
-    }
-
-    fn push(&self, head: &[u8], tail: Option<&Bytes>, is_last: bool) -> Result<(), Status> {
-        if self.process != forks() {
-            return Err(belongs_to_parent());
-        }
-        let packed = (self.uncommon.coding()).is_some_and(|coding| coding.algorithm().is_some());
-        let unpacked = match packed {
-            true => unpacked_more(head, tail.map_or(0, |tail| tail.len())),
-            false => 0,
-        };
-        let mut state = self.state.lock();
-        state.stream.push_packed(head, tail, unpacked)?;
-        if is_last {
-            state.stream.close();
-        }
-        self.send_soon(state);
-        Ok(())
-    }
-
-    fn new_bundle(&self, bytes: usize) -> Option<Bundle> {
-        Some(self.state.lock().stream.new_bundle(bytes))
-    }
-
-    fn push_bundle(&self, bundle: Bundle) -> Result<(), Status> {
-        if self.process != forks() {
-            return Err(belongs_to_parent());
-        }
-        let mut state = self.state.lock();
-        state.stream.push_bundle(bundle)?;
-        self.send_soon(state);
-        Ok(())
-    }
-
-    fn encoding(&self) -> Encoding {
-        // Where the server has another version, the call is converted when it leaves.
-        Encoding::Native
-    }
-
-    fn is_coded(&self) -> bool {
-        self.state.lock().is_coded
-    }
-
-    fn close(&self) {
-        if self.process != forks() {
-            return;
-        }
-        self.state.lock().stream.close();
-        if self.transmit() {
-            self.route.flush();
-        }
-    }
-
-    fn fail(&self, status: Status) {
-        self.cancel(status);
-    }
-
-    fn abort(&self) {
-        self.cancel(Status::cancelled("the thread that sent items has panicked"));
-    }
-
-    fn poll_items(
-        &self,
-        cx: &mut Context<'_>,
-        waiting: &mut Waiting,
-    ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
-        if self.process != forks() {
-            return Poll::Ready(Err(belongs_to_parent()));
-        }
-        let mut next = self.next_event();
-        if next.is_none() {
-            self.transmit();
-            self.state.lock().reader = Some(cx.waker().clone());
-            self.route.drive(waiting);
-            next = self.next_event();
-        }
-        match next {
-            None => Poll::Pending,
-            Some((ClientEvent::Items(items), encoding)) => {
-                // Perhaps the server has to know that there is room again.
-                self.send_soon(self.state.lock());
-                Poll::Ready(Ok(Some((items, encoding))))
-            }
-            Some((ClientEvent::End(result), _)) => Poll::Ready(result.map(|()| None)),
-        }
-    }
-
-    fn hold(&self, bytes: usize) -> Result<HeldBytes, Status> {
-        let account = self.route.account();
-        let held = account.hold(None, bytes);
-        held.ok_or_else(|| account.no_room(bytes, "ChannelBuilder"))
-    }
-
-    fn decode_limits(&self) -> DecodeLimits {
-        self.route.decode_limits()
-    }
-
-    fn reject(&self, why: &str) -> Status {
-        let status = Status::internal(format!("the server broke the stream: {why}"));
-        self.cancel(status.clone());
-        status
-    }
-
-    fn stop_reading(&self) {
-        self.cancel(Status::cancelled("the client no longer reads the stream"));
-    }
-
-    fn headers(&self) -> Option<Metadata> {
-        self.state.lock().stream.headers()
-    }
-
-    fn trailers(&self) -> Option<Metadata> {
-        self.state.lock().stream.trailers().cloned()
-    }
-
-    fn send_headers(&self, _: Metadata) -> Result<(), Status> {
-        Err(only_servers_send())
-    }
-
-    fn set_trailers(&self, _: Metadata) -> Result<(), Status> {
-        Err(only_servers_send())
-    }
-}
-
-impl ClientEnd {
-    fn next_event(&self) -> Option<(ClientEvent, Encoding)> {
-        let mut state = self.state.lock();
-        let event = state.stream.poll()?;
-        Some((event, state.encoding))
-    }
-
-    /// Has what may leave leave, though nobody waits. Most items only wait for others to leave with them.
-    #[inline]
-    fn send_soon(&self, state: MutexGuard<'_, State>) {
-        let leaves = state.stream.has_request();
-        drop(state);
-        if leaves && self.transmit() {
-            self.route.flush();
-        }
     }
 }
 

@@ -56,7 +56,7 @@ impl Drop for HandlerTask {
             fn drop(&mut self) {
                 // Has no effect on a stream that has ended.
                 self.0.finish(Err(Status::internal(
-                    "the server's handler panicked, or its executor dropped it",
+                    "the server's handler, or an interceptor before it, panicked, or its executor dropped it",
                 )));
             }
         }

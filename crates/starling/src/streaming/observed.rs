@@ -202,6 +202,14 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
         self.end.headers()
     }
 
+    fn poll_headers(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut Waiting,
+    ) -> Poll<Result<Metadata, Status>> {
+        self.end.poll_headers(cx, waiting)
+    }
+
     fn trailers(&self) -> Option<Metadata> {
         self.end.trailers()
     }

@@ -96,6 +96,25 @@ impl<M: Message> StreamReceiver<M> {
         Blocking(self)
     }
 
+    /// Waits for the metadata that the server sends in front of its messages: it is here with the first message at the
+    /// latest. A handler has its client's at once. The messages are still to be taken.
+    ///
+    /// # Errors
+    /// How the stream ended, if nothing else came, and not well.
+    pub async fn initial_metadata(&mut self) -> Result<Metadata, Status> {
+        let metadata = poll_fn(|cx| self.end.poll_headers(cx, &mut self.waiting)).await;
+        self.waiting = Waiting::default();
+        metadata
+    }
+
+    /// [`StreamReceiver::initial_metadata`] for plain threads, as [`StreamReceiver::wait`].
+    ///
+    /// # Errors
+    /// As [`StreamReceiver::initial_metadata`].
+    pub fn initial_metadata_wait(&mut self) -> Result<Metadata, Status> {
+        block_on(self.initial_metadata())
+    }
+
     /// The metadata that the other end sent before its messages: for a handler, the client's options, for a
     /// client what the server has sent, if that has come.
     pub fn metadata(&self) -> Option<Metadata> {

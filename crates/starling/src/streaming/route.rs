@@ -11,6 +11,7 @@ use crate::connection::Connection;
 use crate::executor::Executor;
 use crate::plane::{CallHandle, Operation, Reply, Transport, Waiting};
 use crate::retry::{Attempt, call_here};
+use crate::time::Time;
 
 /// How the requests of a stream get to the server.
 pub(crate) enum Route {
@@ -31,6 +32,13 @@ impl Route {
             Self::Channel(_, Some(own)) => Some(&**own),
             Self::Channel(shared, None) => Some(&*shared.transport),
             Self::Local(..) => None,
+        }
+    }
+
+    pub(super) fn time(&self) -> &Time {
+        match self {
+            Self::Channel(shared, _) => &shared.time,
+            Self::Local(_, executor) => &executor.time,
         }
     }
 

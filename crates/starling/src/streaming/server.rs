@@ -555,7 +555,7 @@ impl StreamEnd for ServerEnd {
         let mut state = self.state.lock();
         if !state.stream.set_headers(metadata) {
             return Err(Status::failed_precondition(
-                "the metadata is too late: a message has been sent",
+                "the metadata is too late: initial metadata or a message has been sent",
             ));
         }
         self.flush(state);

@@ -233,6 +233,23 @@ impl Interceptor for Sends {
     }
 }
 
+/// Adds a pair to what goes in front of a server's messages, and writes down what it saw of that.
+#[derive(Clone)]
+pub(crate) struct InFront(pub(crate) &'static str, pub(crate) Arc<Mutex<Vec<String>>>);
+
+impl Interceptor for InFront {
+    async fn intercept(&self, mut call: InterceptedCall, next: Next<'_>) -> Outcome {
+        let Self(name, log) = self.clone();
+        call.on_initial_metadata(move |metadata| {
+            let keys: Vec<_> = metadata.view().iter().map(|(key, _)| key).collect();
+            log.lock().push(format!("{name}: {}", keys.join(" ")));
+            metadata.insert(name, "seen").expect("a short pair");
+            Ok(())
+        })?;
+        next.run(call).await
+    }
+}
+
 /// Counts the interceptors that run, and those that end.
 #[derive(Clone, Default)]
 pub(crate) struct Counts {

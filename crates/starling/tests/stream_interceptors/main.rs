@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use common::{any_addresses, wait_until};
-use kinds::{Adds, Answers, Counts, Maps, Sends, Writes, logged};
+use kinds::{Adds, Answers, Counts, InFront, Maps, Sends, Writes, logged};
 use parking_lot::Mutex;
 use service::{builder, end, number, range};
 use starling::{
@@ -257,5 +257,56 @@ fn metadata_goes_in_front_of_a_stream() {
     assert_eq!(block_on(values(&mut numbers)), [0]);
     let headers = numbers.metadata().expect("the server sent it");
     assert_eq!(headers.value("token-back"), Some(&b"t-8"[..]));
+    end(server);
+}
+
+#[test]
+fn initial_metadata_goes_through_the_interceptors_of_both_ends_once() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let in_front = |name| InFront(name, Arc::clone(&log));
+    let (builder, _counts) = builder("mem://stream-in-front");
+    let builder = builder.interceptor(in_front("server-first"));
+    let server = builder.interceptor(in_front("server-last")).build();
+    let server = server.expect("a server").spawn().expect("threads");
+    let channel = Channel::lazy(server.address()).expect("a channel");
+    let channel = channel.intercept(in_front("client-first"));
+    let client = StreamsClient::new(channel.intercept(in_front("client-last")));
+
+    // Of a handler that sends some, and waits.
+    let (there, mut back) = client.wait();
+    let headers = back.initial_metadata_wait().expect("the server sends it");
+    assert_eq!(back.metadata(), Some(headers.clone()));
+    assert_eq!(headers.view().iter().count(), 5, "{headers:?}");
+    let through = [
+        "server-last: waits",
+        "server-first: waits server-last",
+        "client-last: waits server-last server-first",
+        "client-first: waits server-last server-first client-last",
+    ];
+    assert_eq!(std::mem::take(&mut *log.lock()), through);
+    drop((there, back));
+    // Of one that only sends messages, to a reader that does not ask.
+    let mut numbers = client.count(&range(0, 3, 0));
+    assert_eq!(block_on(values(&mut numbers)), [0, 1, 2]);
+    let through = [
+        "server-last: ",
+        "server-first: server-last",
+        "client-last: server-last server-first",
+        "client-first: server-last server-first client-last",
+    ];
+    assert_eq!(std::mem::take(&mut *log.lock()), through);
+    assert_eq!(
+        numbers
+            .metadata()
+            .expect("it has come")
+            .view()
+            .iter()
+            .count(),
+        4
+    );
+    // Nothing is in front of an end.
+    let mut numbers = client.count(&range(0, 0, 0));
+    assert!(block_on(values(&mut numbers)).is_empty());
+    assert_eq!(*log.lock(), [""; 0]);
     end(server);
 }

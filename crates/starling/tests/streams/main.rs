@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use common::{any_addresses, wait_until};
 use futures::{SinkExt, StreamExt};
 use service::{builder, end, number, range, serve};
-use starling::{CallOptions, Caller, Endpoint, block_on};
+use starling::{CallOptions, Caller, Code, Endpoint, Metadata, block_on};
 use starling_test_protos::streams::StreamsClient;
 
 /// Counts, adds and echoes by one client, in whatever waits for it.
@@ -159,6 +159,37 @@ fn metadata_goes_in_front_of_the_messages_and_behind_them() {
         assert_eq!(trailers.value("last"), Some(count.to_string().as_bytes()));
     }
     end(server);
+}
+
+#[test]
+fn a_client_waits_for_initial_metadata_alone() {
+    for address in any_addresses() {
+        let (server, _counts, client) = serve(&address);
+        // Without a message, and later than the stream's first answer.
+        let (there, mut back) = client.wait();
+        let headers = back.initial_metadata_wait().expect("the server sends it");
+        assert_eq!(headers.value("waits"), Some(&b"here"[..]));
+        let again = back.initial_metadata_wait().expect("it stays");
+        assert_eq!(again, headers);
+        drop((there, back));
+        // Messages come without.
+        let mut numbers = client.count(&range(0, 2, 0));
+        let headers = numbers.initial_metadata_wait().expect("messages");
+        assert_eq!(headers, Metadata::new());
+        assert_eq!(numbers.blocking().count(), 2);
+        // Nothing comes but the end.
+        let mut numbers = client.count(&range(0, 0, 0));
+        let headers = numbers.initial_metadata_wait().expect("a good end");
+        assert_eq!(headers, Metadata::new());
+        let mut failing = range(0, 0, 0);
+        failing.set_code(Code::DataLoss as u32);
+        let mut numbers = client.count(&failing);
+        let ended = numbers.initial_metadata_wait().expect_err("as requested");
+        assert_eq!(ended.code(), Code::DataLoss, "{ended}");
+        let ended = numbers.wait().expect_err("as requested");
+        assert_eq!(ended.code(), Code::DataLoss, "{ended}");
+        end(server);
+    }
 }
 
 #[test]

@@ -122,9 +122,12 @@ impl Streams for Service {
         self: Arc<Self>,
         context: NestedContext,
         _numbers: StreamReceiver<Number>,
-        _back: StreamSender<Number>,
+        mut back: StreamSender<Number>,
     ) -> Result<(), Status> {
         let running = Running::new(&self.0);
+        // The server has answered the stream's first request by then.
+        context.sleep(std::time::Duration::from_millis(20)).await;
+        back.send_metadata(pair("waits", "here"))?;
         loop {
             context.sleep(std::time::Duration::from_secs(3600)).await;
             if self.0.running.load(Ordering::SeqCst) == usize::MAX {
