@@ -424,10 +424,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         &self.parts.core.stats
     }
 
-    /// Whether a message of several packets was on its way to or from a client within this time.
-    pub fn is_transferring(&self, peer: starling_io::PeerId, within_ns: u64) -> bool {
+    /// Whether requests of this client may have to wait there: a message of several packets was on its way to or from
+    /// it within this time, or all of its slots have requests.
+    pub fn is_backlogged(&self, peer: starling_io::PeerId, within_ns: u64) -> bool {
         let since = self.parts.core.now_ns.saturating_sub(within_ns);
-        self.protocol().is_transferring(proto_peer(peer), since)
+        self.protocol().is_backlogged(proto_peer(peer), since)
     }
 
     /// The session protocol, for its counters.

@@ -246,10 +246,10 @@ impl Protocol {
         if token.is_none() { 0 } else { token.to_wire() }
     }
 
-    /// Whether a message of several packets was on its way between a client and this server since then: a request of
-    /// which fragments came, or a response that the client fetches. A look through all sessions.
-    pub fn is_transferring(&self, peer: PeerId, since: u64) -> bool {
-        self.server.is_transferring(peer, since)
+    /// Whether requests of this client may have to wait there: a message of several packets was on its way between it
+    /// and this server since then, or all of its slots have requests. A look through all sessions.
+    pub fn is_backlogged(&self, peer: PeerId, since: u64) -> bool {
+        self.server.is_backlogged(peer, since)
     }
 
     /// Handles the frames of a datagram until one of them needs the caller. `None`: all frames are

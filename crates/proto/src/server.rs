@@ -461,10 +461,18 @@ impl Server {
         self.granted
     }
 
-    /// See [`ServerSession::is_transferring`].
-    pub(crate) fn is_transferring(&self, peer: PeerId, since: u64) -> bool {
-        let mut sessions = self.sessions.iter();
-        sessions.any(|(_, session)| session.peer == peer && session.is_transferring(since))
+    /// Whether requests of this client may have to wait: for a message that was on its way since then, or for a slot.
+    pub(crate) fn is_backlogged(&self, peer: PeerId, since: u64) -> bool {
+        let sessions = self.sessions.iter().map(|(_, session)| session);
+        let sessions = sessions.filter(|session| session.peer == peer);
+        let mut is_full = None;
+        for session in sessions {
+            if session.is_transferring(since) {
+                return true;
+            }
+            is_full = Some(is_full.unwrap_or(true) && session.is_full());
+        }
+        is_full.unwrap_or(false)
     }
 
     /// Requests that handlers have not answered.

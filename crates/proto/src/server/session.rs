@@ -137,6 +137,12 @@ impl ServerSession {
         (0..self.slots.count()).any(|index| self.slots.get(index).is_some_and(busy))
     }
 
+    /// Whether each slot has a request that arrives or is executed: another one has to wait at its client.
+    pub(crate) fn is_full(&self) -> bool {
+        let busy = |slot: &Slot| matches!(slot.phase, Phase::Receiving | Phase::Executing);
+        (0..self.slots.count()).all(|index| self.slots.get(index).is_some_and(busy))
+    }
+
     /// Whether a message of several packets was on its way since then: a request of which fragments came, or a response
     /// that the client fetches, as far as is known.
     pub(crate) fn is_transferring(&self, since: u64) -> bool {

@@ -239,18 +239,18 @@ impl Streams {
         self.sweep_is_due.load(Ordering::Relaxed)
     }
 
-    /// Ends the streams that their clients have forgotten. `is_transferring`: whether a message of several packets was
-    /// on its way to or from a client within so many nanoseconds.
-    pub(crate) fn sweep(&self, is_transferring: impl Fn(PeerId, u64) -> bool) {
+    /// Ends the streams that their clients have forgotten. `is_backlogged`: whether requests of a client may have had
+    /// to wait there within so many nanoseconds.
+    pub(crate) fn sweep(&self, is_backlogged: impl Fn(PeerId, u64) -> bool) {
         let period_ns = u64::try_from(self.sweep.as_nanos()).unwrap_or(u64::MAX);
         self.sweep_is_due.store(false, Ordering::Relaxed);
         let table = self.table.lock();
         let mut forgotten = Vec::new();
         for (peer, client) in &table.clients {
-            let transfers = OnceCell::new();
-            let transfers = || *transfers.get_or_init(|| is_transferring(*peer, period_ns));
+            let backlog = OnceCell::new();
+            let has_backlog = || *backlog.get_or_init(|| is_backlogged(*peer, period_ns));
             for (of_client, end) in &client.streams {
-                if end.is_forgotten() && !transfers() {
+                if end.is_forgotten() && !has_backlog() {
                     let key = Key {
                         peer: *peer,
                         client: client.number,

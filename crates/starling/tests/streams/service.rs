@@ -1,7 +1,7 @@
 //! A server of streams that counts what its handlers do.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use starling::{
     Channel, Code, Metadata, NestedContext, OwnedRequest, Server, ServerBuilder, ServerHandle,
@@ -17,6 +17,8 @@ pub(crate) struct Counts {
     /// Messages that handlers have read.
     pub(crate) read: AtomicU64,
     pub(crate) running: AtomicUsize,
+    /// Handlers that have nothing to say wait for this before they send metadata.
+    pub(crate) is_late: AtomicBool,
     /// Handlers that were dropped before they ended.
     pub(crate) dropped: AtomicUsize,
 }
@@ -127,6 +129,9 @@ impl Streams for Service {
         let running = Running::new(&self.0);
         // The server has answered the stream's first request by then.
         context.sleep(std::time::Duration::from_millis(20)).await;
+        while self.0.is_late.load(Ordering::SeqCst) {
+            context.sleep(std::time::Duration::from_millis(1)).await;
+        }
         back.send_metadata(pair("waits", "here"))?;
         loop {
             context.sleep(std::time::Duration::from_secs(3600)).await;

@@ -1,5 +1,5 @@
-//! Streams over a network that is slow beside the time after which a server gives up a stream whose client it does
-//! not hear of.
+//! Streams whose requests come late beside the time after which a server gives up a stream whose client it does not
+//! hear of: the network is slow, or they wait for a slot.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use starling::{Channel, ServerHandle};
 use starling_endpoint::EndpointConfig;
-use starling_test_protos::streams::StreamsClient;
+use starling_test_protos::streams::{StreamsClient, StreamsServer};
+use starling_test_protos::test::TestClient;
 
-use super::service::{builder, end, number, range};
+use super::service::{Counts, Service, builder, end, number, range};
+use crate::common::{self, payload, wait_until};
 
 /// How long a peer may be silent. Two and a half times that is how often a server looks for forgotten streams.
 const PEER_TIMEOUT: Duration = Duration::from_millis(400);
@@ -84,13 +86,19 @@ impl Drop for Relay {
     }
 }
 
+/// The settings of a server that soon gives up.
+fn impatient() -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    config.protocol.peer_timeout_ns = PEER_TIMEOUT.as_nanos() as u64;
+    config.protocol.keepalive_ns = config.protocol.peer_timeout_ns / 4;
+    config
+}
+
 fn serve_through(
     each: Duration,
     by_byte: Duration,
 ) -> (ServerHandle, Relay, StreamsClient<Channel>) {
-    let mut config = EndpointConfig::default();
-    config.protocol.peer_timeout_ns = PEER_TIMEOUT.as_nanos() as u64;
-    config.protocol.keepalive_ns = config.protocol.peer_timeout_ns / 4;
+    let mut config = impatient();
     // Or so much is on its way that it is taken for lost, and sent again.
     config.protocol.credits = 4;
     let (builder, _) = builder("udp://127.0.0.1:0");
@@ -142,5 +150,48 @@ fn a_stream_whose_messages_take_long_goes_on() {
             assert!(numbers.wait().expect("a good end").is_none());
         });
     });
+    end(server);
+}
+
+#[test]
+fn a_stream_whose_next_request_waits_for_a_slot_goes_on() {
+    const SLOTS: u16 = 4;
+    let mut config = impatient();
+    config.protocol.slots = SLOTS;
+    config.protocol.max_sessions_per_client = 1;
+    let (builder, gate) = common::server(&["udp://127.0.0.1:0"]);
+    let counts = Arc::new(Counts::default());
+    let builder = builder.add_service(StreamsServer::new(Service(Arc::clone(&counts))));
+    let server = builder.config(config).build().expect("a server");
+    let server = server.spawn().expect("threads");
+    let channel = Channel::lazy(server.address()).expect("a channel");
+    let calls = TestClient::new(channel.clone());
+    counts.is_late.store(true, Ordering::SeqCst);
+    // Its first request is answered; its second one is held.
+    let (mut there, mut back) = StreamsClient::new(channel).wait();
+    there.send_wait(&number(1, 0)).expect("room");
+    wait_until(|| counts.running.load(Ordering::SeqCst) == 1);
+    // These take the other slots, and the last ones the next that is free.
+    let waiting: Vec<_> = (0..2 * SLOTS)
+        .map(|_| calls.wait(&payload(b"long")))
+        .collect();
+    let others = usize::from(SLOTS) - 1;
+    wait_until(|| gate.waiting.load(Ordering::SeqCst) >= others);
+    counts.is_late.store(false, Ordering::SeqCst);
+    let headers = back.initial_metadata_wait().expect("it goes on");
+    assert_eq!(headers.value("waits"), Some(&b"here"[..]));
+    wait_until(|| gate.waiting.load(Ordering::SeqCst) > others);
+    thread::sleep(4 * LOOK);
+    gate.open.store(true, Ordering::SeqCst);
+    for call in waiting {
+        call.wait().expect("an answer");
+    }
+    // Nor does the server forget it from now on.
+    thread::sleep(2 * LOOK);
+    assert_eq!(counts.running.load(Ordering::SeqCst), 1);
+    let mut next = std::pin::pin!(back.message());
+    let cx = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(next.as_mut().poll(cx).is_pending(), "it has not ended");
+    drop((there, back));
     end(server);
 }

@@ -298,8 +298,8 @@ impl Host {
         let sweep_ns = self.records.lock().sweep_ns();
         let process = self.process();
         for (&id, end) in &mut process.server_streams {
-            let transfers = |peer| process.endpoint.is_transferring(peer, sweep_ns);
-            if end.stream.is_forgotten() && !transfers(end.peer) {
+            let is_backlogged = |peer| process.endpoint.is_backlogged(peer, sweep_ns);
+            if end.stream.is_forgotten() && !is_backlogged(end.peer) {
                 gone.push(id);
             }
         }
