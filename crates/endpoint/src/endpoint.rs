@@ -1,5 +1,6 @@
 //! An endpoint as its owner sees it. `turn` has its event loop, `drain` its shutdown.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -424,11 +425,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         &self.parts.core.stats
     }
 
-    /// Whether requests of this client may have to wait there: a message of several packets was on its way to or from
-    /// it within this time, or all of its slots have requests.
-    pub fn is_backlogged(&self, peer: starling_io::PeerId, within_ns: u64) -> bool {
+    /// The clients whose requests may have to wait there: a message of several packets was on its way to or from one
+    /// within this time, or all of its slots have requests. A look through all sessions.
+    pub fn backlogged(&self, within_ns: u64) -> HashSet<starling_io::PeerId> {
         let since = self.parts.core.now_ns.saturating_sub(within_ns);
-        self.protocol().is_backlogged(proto_peer(peer), since)
+        let clients = self.protocol().backlogged(since).into_iter();
+        clients.map(|peer| starling_io::PeerId(peer.0)).collect()
     }
 
     /// The session protocol, for its counters.

@@ -7,7 +7,7 @@ mod inspect;
 mod memory;
 mod slow_path;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use crate::absences::Absences;
 use crate::answers::Answers;
@@ -246,10 +246,10 @@ impl Protocol {
         if token.is_none() { 0 } else { token.to_wire() }
     }
 
-    /// Whether requests of this client may have to wait there: a message of several packets was on its way between it
-    /// and this server since then, or all of its slots have requests. A look through all sessions.
-    pub fn is_backlogged(&self, peer: PeerId, since: u64) -> bool {
-        self.server.is_backlogged(peer, since)
+    /// The clients whose requests may have to wait there: a message of several packets was on its way between one and
+    /// this server since then, or all of its slots have requests. A look through all sessions.
+    pub fn backlogged(&self, since: u64) -> HashSet<PeerId> {
+        self.server.backlogged(since)
     }
 
     /// Handles the frames of a datagram until one of them needs the caller. `None`: all frames are

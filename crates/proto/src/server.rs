@@ -16,7 +16,7 @@ mod teardown;
 mod unsent;
 
 use starling_msgbuf::Msgbuf;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::blocked::Blocked;
@@ -461,18 +461,19 @@ impl Server {
         self.granted
     }
 
-    /// Whether requests of this client may have to wait: for a message that was on its way since then, or for a slot.
-    pub(crate) fn is_backlogged(&self, peer: PeerId, since: u64) -> bool {
-        let sessions = self.sessions.iter().map(|(_, session)| session);
-        let sessions = sessions.filter(|session| session.peer == peer);
-        let mut is_full = None;
-        for session in sessions {
+    /// The clients whose requests may have to wait: for a message that was on its way since then, or for a slot.
+    pub(crate) fn backlogged(&self, since: u64) -> HashSet<PeerId> {
+        let mut transferring = HashSet::new();
+        let mut are_full = HashMap::new();
+        for (_, session) in self.sessions.iter() {
             if session.is_transferring(since) {
-                return true;
+                transferring.insert(session.peer);
             }
-            is_full = Some(is_full.unwrap_or(true) && session.is_full());
+            *are_full.entry(session.peer).or_insert(true) &= session.is_full();
         }
-        is_full.unwrap_or(false)
+        let full = are_full.into_iter().filter(|(_, is_full)| *is_full);
+        transferring.extend(full.map(|(peer, _)| peer));
+        transferring
     }
 
     /// Requests that handlers have not answered.

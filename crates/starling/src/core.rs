@@ -173,7 +173,7 @@ impl<I: Device> Core<I> {
     fn sweep_streams(&self) {
         if let Some(served) = &self.served {
             let raw = &self.raw;
-            (served.streams).sweep(|peer, within_ns| raw.is_backlogged(peer, within_ns));
+            (served.streams).sweep(|within_ns| raw.backlogged(within_ns));
         }
     }
 

@@ -74,6 +74,8 @@ pub struct ClientStream {
     is_told: bool,
     /// The server said that it does not have the stream.
     is_gone: bool,
+    /// The server could not be reached.
+    is_cut_off: bool,
     /// If there is any.
     metadata: Option<Box<ServerMetadata>>,
 }
@@ -103,6 +105,7 @@ impl ClientStream {
             end: None,
             is_told: false,
             is_gone: false,
+            is_cut_off: false,
             metadata: None,
         }
     }
@@ -247,13 +250,12 @@ impl ClientStream {
     /// Some, once, if the stream has failed here: its calls are of no use any more, and the request in it
     /// tells the server.
     pub fn take_failure(&mut self) -> Option<Option<StreamRequest>> {
-        let code = self.broken()?.code();
+        self.broken()?;
         if std::mem::replace(&mut self.is_told, true) {
             return None;
         }
         // A server that cannot be reached is not told, and one that lost the stream knows.
-        let is_reached = code != Code::Unavailable && !self.is_gone;
-        let may_know = self.outgoing.next > 0 && is_reached;
+        let may_know = self.outgoing.next > 0 && !self.is_cut_off && !self.is_gone;
         Some(may_know.then(|| StreamRequest {
             position: self.position(self.outgoing.next, StreamFlags::CANCEL),
             body: self.outgoing.pop().1,
@@ -322,7 +324,10 @@ impl ClientStream {
     /// The position of a request that was polled, to send it once more.
     pub fn position_of(&self, number: u64) -> StreamPosition {
         let is_end = self.end_sent.map(Number::get) == Some(number);
-        self.position(number, StreamFlags::NONE.with_if(is_end, StreamFlags::END))
+        let flags = StreamFlags::NONE
+            .with_if(is_end, StreamFlags::END)
+            .with_if(self.outgoing.is_blocked(), StreamFlags::MORE);
+        self.position(number, flags)
     }
 
     fn position(&self, number: u64, flags: StreamFlags) -> StreamPosition {
@@ -344,8 +349,15 @@ impl ClientStream {
         if !self.is_known || self.outstanding >= MAX_OUTSTANDING {
             return false;
         }
+        if self.outgoing.is_ahead() {
+            return self.incoming.should_acknowledge();
+        }
         let pulls = self.outstanding < u32::from(self.hold) && self.incoming.keeps_up();
-        self.ends() || pulls || self.may_push_on() || self.incoming.should_report()
+        self.ends()
+            || pulls
+            || self.may_push_on()
+            || self.incoming.should_report()
+            || self.incoming.should_acknowledge()
     }
 
     /// Whether the next request says that no more items come.
@@ -370,6 +382,7 @@ impl ClientStream {
         if self.broken().is_some() {
             return false;
         }
+        self.is_cut_off = (result.as_ref()).is_err_and(|status| status.code() == Code::Unavailable);
         let handled = match result {
             Ok(response) => self.handle_message(response).map_err(|violation| {
                 Status::internal(format!("the server broke the stream: {violation}"))
@@ -418,9 +431,7 @@ impl ClientStream {
             self.is_gone = true;
             return Ok(false);
         }
-        if position.received > self.outgoing.next {
-            return Err(Violation::Position);
-        }
+        self.outgoing.handle_received(position.received)?;
         self.is_known = true;
         self.received = self.received.max(position.received);
         let could_push = self.outgoing.has_room();

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::item::Items;
 use crate::number::Number;
 use crate::queue::Queue;
-use crate::{BUNDLE_BYTES, MAX_AHEAD, MESSAGE_BYTES, Violation};
+use crate::{BUNDLE_BYTES, MAX_AHEAD, MESSAGE_BYTES, MOST_UNSAID, Violation};
 
 /// A message that the reader has not taken, or whose predecessors are missing.
 #[derive(Debug)]
@@ -67,6 +67,8 @@ pub(crate) struct Incoming {
     pub(crate) is_awaited: bool,
     /// How many windows, and as many bundles, may be unread before the other end breaks the stream.
     pub(crate) tolerance: u8,
+    /// Messages that have arrived, with all before them, since the other end was told how far that is.
+    unsaid: u8,
     /// The last message.
     end: Option<Number>,
     /// Nobody reads: items are dropped as they come.
@@ -83,6 +85,7 @@ impl Incoming {
             window,
             is_awaited: false,
             tolerance: 2,
+            unsaid: 0,
             end: None,
             discards: false,
         }
@@ -100,10 +103,7 @@ impl Incoming {
         if known || number - expected > MAX_AHEAD {
             return Err(Violation::Number { number, expected });
         }
-        // A message may have come late that the sender counts as taken already: twice the window and two messages
-        // cover that. A sender that counts another encoding's bytes needs more.
-        let bound = self.tolerance as usize * (self.window as usize + BUNDLE_BYTES);
-        if !body.is_empty() && self.unread_bytes > bound {
+        if !body.is_empty() && self.is_beyond_window() {
             return Err(Violation::Window {
                 unread: self.unread_bytes,
                 window: self.window,
@@ -134,7 +134,27 @@ impl Incoming {
         let at = self.messages.len() - self.early().count();
         self.append(at, message);
         self.append_early();
+        let arrived = u8::try_from(self.next - expected).unwrap_or(u8::MAX);
+        self.unsaid = self.unsaid.saturating_add(arrived);
         Ok(self.is_readable() || self.is_complete())
+    }
+
+    /// Whether more is unread than the other end may send.
+    fn is_beyond_window(&self) -> bool {
+        // A message may have come late that the sender counts as taken already: twice the window and two messages
+        // cover that. A sender that counts another encoding's bytes needs more.
+        let bound = self.tolerance as usize * (self.window as usize + BUNDLE_BYTES);
+        if self.unread_bytes <= bound {
+            return false;
+        }
+        // There is always room for one message of any size, and it may overtake smaller ones.
+        let largest = self.messages.iter().map(Message::cost).max();
+        self.unread_bytes - largest.unwrap_or(0) > bound
+    }
+
+    /// Whether a message of a higher number has come.
+    pub(crate) fn has_later(&self, number: u64) -> bool {
+        self.early().any(|early| early.number() > number)
     }
 
     /// Messages whose predecessors are missing, the last one first.
@@ -207,9 +227,15 @@ impl Incoming {
         (is_much || is_all) && self.unreported_bytes > 0
     }
 
-    /// The other end is being told.
+    /// So many messages have arrived that the other end should know.
+    pub(crate) fn should_acknowledge(&self) -> bool {
+        self.unsaid > MOST_UNSAID
+    }
+
+    /// The other end is being told what was taken, and what has arrived.
     pub(crate) fn reported(&mut self) {
         self.unreported_bytes = 0;
+        self.unsaid = 0;
     }
 
     /// Whether the reader keeps up.

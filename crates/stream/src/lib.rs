@@ -75,9 +75,16 @@ const MAX_OUTSTANDING: u32 = 16;
 /// Requests that a client has the server hold at most.
 const MAX_HELD: u8 = 4;
 
-/// How far the numbers of messages may be ahead of the first one that is missing. An honest end is never
-/// ahead by more than it has calls outstanding.
+/// How far the numbers of messages may be ahead of the first one that is missing.
 const MAX_AHEAD: u64 = 4 * MAX_OUTSTANDING as u64;
+
+/// An end whose numbers are so far ahead of what the other one has received sends nothing more: a message may be lost,
+/// and while it is sent again others come and go. But it says what it has received itself, see [`MOST_UNSAID`]: that
+/// takes less than 16 numbers more.
+const MOST_AHEAD: u8 = 48;
+
+/// An end that has received more messages than this, and has not said so, says it.
+const MOST_UNSAID: u8 = 24;
 
 /// Why the other end broke the rules. The stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

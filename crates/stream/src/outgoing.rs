@@ -6,7 +6,10 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::queue::Queue;
-use crate::{BUNDLE_BYTES, FIRST_WINDOW, MESSAGE_BYTES, MOST_WAITING, SMALL_TAIL, Violation, item};
+use crate::{
+    BUNDLE_BYTES, FIRST_WINDOW, MESSAGE_BYTES, MOST_AHEAD, MOST_WAITING, SMALL_TAIL, Violation,
+    item,
+};
 
 /// The body of a message: items behind room for a call header.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -108,6 +111,8 @@ pub(crate) struct Outgoing {
     window: u32,
     /// Bytes that may wait, if fewer than the window allows, which is what the other end says.
     most_waiting: u32,
+    /// Messages that the other end has not said that it received.
+    unacknowledged: u8,
     /// No more items come from the user.
     pub(crate) closed: bool,
 }
@@ -123,6 +128,7 @@ impl Outgoing {
             untaken_bytes: 0,
             window: FIRST_WINDOW,
             most_waiting: MOST_WAITING as u32,
+            unacknowledged: 0,
             closed: false,
         }
     }
@@ -156,7 +162,10 @@ impl Outgoing {
         let last = (self.waiting.back_mut()).filter(|last| last.takes(room, len));
         let bundle = match last {
             Some(last) => last,
-            None => self.begin_bundle(len),
+            None => {
+                let copied = tail.filter(|tail| tail.len() < SMALL_TAIL);
+                self.begin_bundle(item::len_of(head, copied))
+            }
         };
         item::put(&mut bundle.head, head, tail);
         bundle.unpacked += unpacked as u32;
@@ -246,10 +255,24 @@ impl Outgoing {
         !self.waiting.is_empty() && !self.is_blocked()
     }
 
+    /// Whether messages are so far ahead of what the other end has received that no more may follow.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.unacknowledged > MOST_AHEAD
+    }
+
+    /// The other end has received all messages before this one.
+    pub(crate) fn handle_received(&mut self, received: u64) -> Result<(), Violation> {
+        let ahead = self.next.checked_sub(received).ok_or(Violation::Position)?;
+        let ahead = u8::try_from(ahead).unwrap_or(u8::MAX);
+        self.unacknowledged = self.unacknowledged.min(ahead);
+        Ok(())
+    }
+
     /// The number and the body of the next message, with items if `may_send`. Else it has no memory.
     pub(crate) fn pop(&mut self) -> (u64, Bundle) {
         let number = self.next;
         self.next += 1;
+        self.unacknowledged = self.unacknowledged.saturating_add(1);
         if !self.may_send() {
             return (number, Bundle::default());
         }

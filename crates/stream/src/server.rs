@@ -226,7 +226,10 @@ impl<R> ServerStream<R> {
         }
         self.hold = position.hold.max(1);
         self.answer_now |= position.flags.has(StreamFlags::ANSWER);
-        self.incoming.is_awaited = position.flags.has(StreamFlags::MORE);
+        self.outgoing.handle_received(position.received)?;
+        if !self.incoming.has_later(position.number) {
+            self.incoming.is_awaited = position.flags.has(StreamFlags::MORE);
+        }
         let could_push = self.outgoing.has_room();
         (self.outgoing).handle_taken(position.taken, position.window)?;
         let is_end = position.flags.has(StreamFlags::END);
@@ -248,7 +251,11 @@ impl<R> ServerStream<R> {
         }
         let with_items = self.outgoing.may_send();
         let ends = self.finished.is_some() && self.outgoing.is_empty();
-        if !with_items && !ends && !self.must_answer() {
+        let must_answer = match self.outgoing.is_ahead() {
+            true => self.incoming.should_acknowledge(),
+            false => with_items || ends || self.must_answer(),
+        };
+        if !must_answer {
             return None;
         }
         let to = self.pop_held();
@@ -297,6 +304,7 @@ impl<R> ServerStream<R> {
             || self.held.len() > usize::from(self.hold)
             || self.headers.is_some()
             || self.incoming.should_report()
+            || self.incoming.should_acknowledge()
     }
 
     /// Whether the last answer has left.

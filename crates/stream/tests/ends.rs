@@ -196,6 +196,20 @@ fn a_client_that_counts_more_for_its_items_than_they_have_at_the_server_goes_on(
 }
 
 #[test]
+fn a_server_is_told_that_its_client_gives_up_whatever_the_reason() {
+    let unavailable = || Status::unavailable("an interceptor says so");
+    let mut client = ClientStream::new(1, 1_000, 0, true);
+    assert!(client.poll_request().is_some());
+    let told = client.cancel(unavailable()).expect("a request");
+    assert!(told.position.flags.has(StreamFlags::CANCEL));
+    // But not if it cannot be reached.
+    let mut client = ClientStream::new(1, 1_000, 0, true);
+    assert!(client.poll_request().is_some());
+    assert!(client.handle_response(Err(unavailable())));
+    assert_eq!(client.take_failure(), Some(None));
+}
+
+#[test]
 fn headers_go_in_front_of_the_items_whatever_has_left_before() {
     let mut metadata = Metadata::new();
     metadata.insert("key", "value").expect("a short pair");

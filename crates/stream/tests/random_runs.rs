@@ -1,10 +1,12 @@
 //! Both ends of a stream over calls that overtake each other: whatever the users do and in whatever order
-//! messages arrive, items come in order, each once, the stream ends at both ends, and memory is bounded.
+//! messages arrive, items come in order, each once, the stream ends at both ends, and memory is bounded. Requests
+//! may be unpacked or converted on their way, come late, or be made again.
 
 use bytes::Bytes;
 use starling_call::{Metadata, Status};
 use starling_stream::{
-    Answer, Arrival, ClientEvent, ClientStream, ServerStream, StreamRequest, StreamResponse, gone,
+    Answer, Arrival, ClientEvent, ClientStream, Items, ServerStream, StreamRequest, StreamResponse,
+    gone, put_item,
 };
 
 const ID: u64 = 7;
@@ -32,6 +34,59 @@ fn item(number: u64, largest: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.resize(8 + len as usize, number as u8);
     bytes
+}
+
+/// What becomes of a client's items before the server has them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Change {
+    Nothing,
+    /// They are packed, and stay so.
+    Packed,
+    /// They are packed, and the server lacks the algorithm.
+    Unpacked,
+    /// They are converted to another encoding, which takes less.
+    Shrinks,
+    /// Or more.
+    Grows,
+}
+
+impl Change {
+    const ALL: [Self; 5] = [
+        Self::Nothing,
+        Self::Packed,
+        Self::Unpacked,
+        Self::Shrinks,
+        Self::Grows,
+    ];
+
+    /// Bytes that the item of this number has more when it is unpacked.
+    fn unpacked(self, number: u64) -> usize {
+        let random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let most = [1, 3_000, 60_000, 300_000][random as usize % 4];
+        match self {
+            Self::Packed | Self::Unpacked => random as usize % most,
+            Self::Nothing | Self::Shrinks | Self::Grows => 0,
+        }
+    }
+
+    /// The item of this number as the server has it.
+    fn apply(self, number: u64, mut item: Vec<u8>) -> Vec<u8> {
+        match self {
+            Self::Nothing | Self::Packed => {}
+            Self::Unpacked => item.resize(item.len() + self.unpacked(number), 9),
+            Self::Shrinks => item.truncate(8),
+            Self::Grows => item.resize(5 * item.len(), 9),
+        }
+        item
+    }
+
+    /// How many windows of the client's bytes may be unread at the server.
+    fn tolerance(self) -> usize {
+        match self {
+            Self::Shrinks | Self::Grows => 8,
+            Self::Nothing | Self::Packed | Self::Unpacked => 2,
+        }
+    }
 }
 
 /// One direction's items: how many there are, and how many were sent and read.
@@ -63,14 +118,20 @@ impl Flow {
         })
     }
 
-    fn check(&mut self, got: &[u8]) {
-        assert_eq!(got, item(self.read, self.largest), "item {}", self.read);
+    fn check(&mut self, got: &[u8], change: Change) {
+        let expected = change.apply(self.read, item(self.read, self.largest));
+        assert_eq!(got, expected, "item {}", self.read);
         self.read += 1;
     }
 }
 
 struct World {
     random: Random,
+    change: Change,
+    /// One of fifty messages comes late.
+    is_late: bool,
+    /// Some requests are made again before they leave.
+    is_again: bool,
     client: ClientStream,
     server: ServerStream<u64>,
     /// Requests on their way, by a number of their own.
@@ -79,7 +140,8 @@ struct World {
     next: u64,
     up: Flow,
     down: Flow,
-    window: u32,
+    /// Of the client and the server.
+    windows: [u32; 2],
     reads: [u64; 2],
     client_end: Option<Result<(), Status>>,
     handler_ends_after: u64,
@@ -110,15 +172,25 @@ impl World {
             true => random.below(up.count + 1),
             false => up.count,
         };
+        let change = Change::ALL[random.below(5) as usize];
+        let server_window = match change {
+            Change::Nothing => window,
+            _ => [1, 100, 5_000, 100_000, 256 << 10][random.below(5) as usize],
+        };
+        let mut server = ServerStream::new(ID, server_window, ROOM);
+        server.tolerate(change.tolerance() as u8);
         Self {
+            change,
+            is_late: random.one_in(2),
+            is_again: random.one_in(2),
             client: ClientStream::new(ID, window, ROOM, true),
-            server: ServerStream::new(ID, window, ROOM),
+            server,
             requests: Vec::new(),
             responses: Vec::new(),
             next: 0,
             up,
             down,
-            window,
+            windows: [window, server_window],
             reads,
             client_end: None,
             handler_ends_after,
@@ -137,9 +209,15 @@ impl World {
             _ => {}
         }
         self.transmit();
-        let bound = 2 * self.window as usize + 3 * 65_536 + 100_000 + 1_000;
-        assert!(self.client.unread_bytes() < bound, "client");
-        assert!(self.server.unread_bytes() < bound, "server");
+        let [client, server] = self.windows.map(|window| window as usize + 65_536);
+        // One item may come beyond that, and overtake others.
+        let [received, sent] = [100_000, 500_000];
+        assert!(
+            self.client.unread_bytes() < 2 * client + 2 * received,
+            "client"
+        );
+        let most = self.change.tolerance() * server + 2 * sent;
+        assert!(self.server.unread_bytes() < most, "server");
     }
 
     fn client_writes(&mut self) {
@@ -147,7 +225,11 @@ impl World {
             return;
         }
         match self.up.next() {
-            Some((head, tail)) => self.client.push(&head, tail.as_ref()).unwrap(),
+            Some((head, tail)) => {
+                let unpacked = self.change.unpacked(self.up.sent - 1);
+                let pushed = self.client.push_packed(&head, tail.as_ref(), unpacked);
+                pushed.unwrap();
+            }
             None => self.client.close(),
         }
     }
@@ -155,7 +237,9 @@ impl World {
     fn client_reads(&mut self) {
         while let Some(event) = self.client.poll() {
             match event {
-                ClientEvent::Items(items) => items.for_each(|item| self.down.check(&item)),
+                ClientEvent::Items(items) => {
+                    items.for_each(|item| self.down.check(&item, Change::Nothing));
+                }
                 ClientEvent::End(result) => {
                     self.client_end = Some(result);
                     return;
@@ -169,7 +253,7 @@ impl World {
 
     fn handler_runs(&mut self) {
         while let Some(items) = self.server.take() {
-            items.for_each(|item| self.up.check(&item));
+            items.for_each(|item| self.up.check(&item, self.change));
             if self.random.one_in(3) {
                 break;
             }
@@ -214,14 +298,37 @@ impl World {
             return;
         }
         let index = self.random.below(self.requests.len() as u64) as usize;
-        let (number, request) = self.requests.swap_remove(index);
+        if self.stays_away(self.requests[index].1.position.number) {
+            return;
+        }
+        let (number, mut request) = self.requests.swap_remove(index);
+        let number_here = request.position.number;
+        if self.is_again && number_here > 0 && !self.client.is_over() && self.random.one_in(3) {
+            request.position = self.client.position_of(number_here);
+        }
         if self.server.is_over() {
             return self.respond(gone(number, ID));
         }
-        let body = body_of(request.body, ROOM);
-        self.server
-            .handle_request(request.position, body, number)
-            .unwrap();
+        let mut body = Vec::new();
+        let items = Items::new(body_of(request.body, ROOM));
+        for item in items {
+            let number = u64::from_le_bytes(*item.first_chunk().unwrap());
+            let item = self.change.apply(number, item.to_vec());
+            let write = |body: &mut Vec<u8>| {
+                body.extend_from_slice(&item);
+                Ok::<_, ()>(())
+            };
+            put_item(&mut body, write).unwrap();
+        }
+        let handled = self
+            .server
+            .handle_request(request.position, body.into(), number);
+        handled.unwrap_or_else(|violation| panic!("{violation}: {:?}", self.change));
+    }
+
+    /// Whether a message is still on its way.
+    fn stays_away(&mut self, number: u64) -> bool {
+        self.is_late && number % 50 == 49 && !self.random.one_in(300)
     }
 
     fn deliver_response(&mut self) {
@@ -229,6 +336,13 @@ impl World {
             return;
         }
         let index = self.random.below(self.responses.len() as u64) as usize;
+        let number = match &self.responses[index] {
+            Ok(response) => response.position.number,
+            Err(_) => 0,
+        };
+        if self.stays_away(number) {
+            return;
+        }
         let response = self.responses.swap_remove(index);
         self.client.handle_response(response);
     }
@@ -236,7 +350,7 @@ impl World {
 
 #[test]
 fn items_come_in_order_each_once_and_both_ends_end() {
-    for seed in 0..3_000 {
+    for seed in 0..6_000 {
         let mut world = World::new(seed);
         let mut steps = 0;
         while world.client_end.is_none() {

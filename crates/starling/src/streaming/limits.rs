@@ -88,9 +88,8 @@ impl StreamLimits {
     /// The same, for a server with these settings of sessions. Each stream has a request held, which takes a
     /// slot: streams must not take the last ones, for their next requests would find none.
     pub(crate) fn within(self, protocol: &ProtocolConfig) -> Self {
-        let slots = protocol
-            .max_sessions_per_client
-            .saturating_mul(protocol.slots.into());
+        let sessions = protocol.max_sessions_per_client.min(protocol.max_sessions);
+        let slots = sessions.saturating_mul(protocol.slots.into());
         Self {
             streams: self.streams.min((slots - slots / 4).max(1)),
             ..self
@@ -197,6 +196,8 @@ mod tests {
         assert_eq!(limits.within(&protocol).streams, STREAMS);
         protocol.max_sessions_per_client = 2;
         assert_eq!(limits.within(&protocol).streams, 48);
+        protocol.max_sessions = 1;
+        assert_eq!(limits.within(&protocol).streams, 24);
     }
 
     #[test]

@@ -280,7 +280,7 @@ impl<M: Message> fmt::Debug for StreamSender<M> {
 /// Messages that were built in a bundle.
 struct Filled {
     bundle: Bundle,
-    /// The one behind them that is too long to be with others: together they may be more than a message takes.
+    /// The one behind them that there was no room for.
     alone: Option<Bundle>,
     /// False: there are no more.
     is_full: bool,
@@ -309,7 +309,7 @@ fn fill<M: Message, T>(
                 head.extend_from_slice(&small);
             }
             let (bundle, alone) = match end - len - LENGTH {
-                at if at > begin && len > BUNDLE_BYTES => {
+                at if at > begin && end - begin > BUNDLE_BYTES => {
                     let item = [&head[..begin], &head[at..]].concat();
                     head.truncate(at);
                     (Bundle::new(head, None), Some(Bundle::new(item, tail)))

@@ -1,7 +1,6 @@
 //! The streams of one dispatch thread.
 
-use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -239,18 +238,16 @@ impl Streams {
         self.sweep_is_due.load(Ordering::Relaxed)
     }
 
-    /// Ends the streams that their clients have forgotten. `is_backlogged`: whether requests of a client may have had
-    /// to wait there within so many nanoseconds.
-    pub(crate) fn sweep(&self, is_backlogged: impl Fn(PeerId, u64) -> bool) {
+    /// Ends the streams that their clients have forgotten. `backlogged`: the clients whose requests may have had to
+    /// wait there within so many nanoseconds.
+    pub(crate) fn sweep(&self, backlogged: impl FnOnce(u64) -> HashSet<PeerId>) {
         let period_ns = u64::try_from(self.sweep.as_nanos()).unwrap_or(u64::MAX);
         self.sweep_is_due.store(false, Ordering::Relaxed);
         let table = self.table.lock();
         let mut forgotten = Vec::new();
         for (peer, client) in &table.clients {
-            let backlog = OnceCell::new();
-            let has_backlog = || *backlog.get_or_init(|| is_backlogged(*peer, period_ns));
             for (of_client, end) in &client.streams {
-                if end.is_forgotten() && !has_backlog() {
+                if end.is_forgotten() {
                     let key = Key {
                         peer: *peer,
                         client: client.number,
@@ -261,6 +258,11 @@ impl Streams {
             }
         }
         drop(table);
+        if forgotten.is_empty() {
+            return;
+        }
+        let backlogged = backlogged(period_ns);
+        forgotten.retain(|(key, _)| !backlogged.contains(&key.peer));
         for (key, end) in forgotten {
             end.abort(Status::cancelled(
                 "the client no longer asks for the stream",

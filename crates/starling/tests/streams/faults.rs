@@ -237,20 +237,25 @@ fn a_server_that_is_not_there_ends_the_stream_before_it_began() {
 #[test]
 fn an_item_that_fits_a_message_alone_is_sent_whatever_was_built_before_it() {
     const MOST: u32 = 1 << 20;
-    let mut config = EndpointConfig::default();
-    config.protocol.max_message = MOST;
-    let (builder, _) = builder(&shm_address());
-    let server = builder.config(config).build().expect("a server");
-    let server = server.spawn().expect("threads");
-    let client = StreamsClient::new(Channel::lazy(server.address()).expect("a channel"));
-    let lengths = [1_000, MOST as usize - 1_000, 10, 100_000, 70_000];
-    let mut add = client.add();
-    let sent = add.send_each_wait(lengths, |len, mut number: NumberMut<'_>| {
-        number.set_value(1);
-        number.set_padding(&vec![1; len]);
-    });
-    sent.expect("each fits");
-    let sum = add.finish_wait().expect("a sum");
-    assert_eq!(sum.message().count(), lengths.len() as u64);
-    end(server);
+    let rising = vec![1_000, MOST as usize - 1_000, 10, 100_000, 70_000];
+    // Small ones nearly fill a message, and the next one is as long as that.
+    let mut nearly_full = vec![100; 400];
+    nearly_full.push(59_000);
+    for (most, lengths) in [(MOST, rising), (100_000, nearly_full)] {
+        let mut config = EndpointConfig::default();
+        config.protocol.max_message = most;
+        let (builder, _) = builder(&shm_address());
+        let server = builder.config(config).build().expect("a server");
+        let server = server.spawn().expect("threads");
+        let client = StreamsClient::new(Channel::lazy(server.address()).expect("a channel"));
+        let mut add = client.add();
+        let sent = add.send_each_wait(&lengths, |len, mut number: NumberMut<'_>| {
+            number.set_value(1);
+            number.set_padding(&vec![1; *len]);
+        });
+        sent.expect("each fits");
+        let sum = add.finish_wait().expect("a sum");
+        assert_eq!(sum.message().count(), lengths.len() as u64);
+        end(server);
+    }
 }

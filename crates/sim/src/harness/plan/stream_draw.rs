@@ -7,7 +7,7 @@ use crate::fabric::HostId;
 use crate::rng::Rng;
 
 /// Bytes that one direction of a stream has at most, so that a run takes milliseconds.
-const BYTES_BUDGET: u64 = 400 << 10;
+const BYTES_BUDGET: u64 = 1200 << 10;
 
 /// Requests that a client has its server hold for one stream at most.
 const MOST_HELD: u64 = 4;
@@ -179,8 +179,9 @@ impl RunPlan {
     }
 
     fn draw_flow(&self, rng: &mut Rng) -> FlowPlan {
-        let largest = rng.pick(&[0, 40, 40, 3_000, 90_000]);
-        let most = (BYTES_BUDGET / (largest + 4)).min(300);
+        let largest = rng.pick(&[0, 40, 40, 3_000, 90_000, 300_000]);
+        // Few have so many that they go on for long while one message is lost.
+        let most = (BYTES_BUDGET / (largest + 4)).min(rng.pick(&[300, 300, 300, 2_000]));
         let items = rng.log_range(0, most);
         // Users of many items pause less, so that all take about as long.
         let pause_ns = |rng: &mut Rng| rng.log_range(0, 2 * self.heal_ns / (items + 1));

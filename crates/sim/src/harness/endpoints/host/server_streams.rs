@@ -297,9 +297,9 @@ impl Host {
         let mut gone = Vec::new();
         let sweep_ns = self.records.lock().sweep_ns();
         let process = self.process();
+        let backlogged = process.endpoint.backlogged(sweep_ns);
         for (&id, end) in &mut process.server_streams {
-            let is_backlogged = |peer| process.endpoint.is_backlogged(peer, sweep_ns);
-            if end.stream.is_forgotten() && !is_backlogged(end.peer) {
+            if end.stream.is_forgotten() && !backlogged.contains(&end.peer) {
                 gone.push(id);
             }
         }
