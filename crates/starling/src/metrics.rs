@@ -58,6 +58,7 @@ pub use starling_metrics::{CallSeries, CallTotals, HistogramTotals, SeriesKey, S
 pub(crate) use caller::CallerMeasure;
 pub(crate) use client::{
     CallMeasure, ClientMetrics, Measured, SharedRecorders, record_queue, record_retry,
+    record_unmade,
 };
 pub(crate) use local::{CallClock, LocalMeasure, begin_local, end_local};
 pub use page::MetricsPage;

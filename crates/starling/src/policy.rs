@@ -105,9 +105,10 @@ impl CallPolicy {
                 Box::pin(retry(Arc::clone(shared), first, kept, policy.clone()))
             }
             Attempts::Hedge(policy) => {
-                let kept = self.keep(&call);
+                let (kept, deadline) = (self.keep(&call), call.message.deadline);
                 let first = RawCall::new(shared, Operation::Call(call));
-                Box::pin(hedge(Arc::clone(shared), first, kept, policy.clone()))
+                let (shared, policy) = (Arc::clone(shared), policy.clone());
+                Box::pin(hedge(shared, first, kept, policy, deadline))
             }
         };
         Ok(attempts)

@@ -199,7 +199,7 @@ impl Balancer {
                 Next::Wait(version, is_stale) => (version, is_stale),
                 Next::Fail(version, status) => {
                     if !entry.waits {
-                        entry.reply.finish(Err(status.with_not_run()));
+                        entry.fail(&self.settings.name, status);
                         return false;
                     }
                     (version, false)
@@ -248,7 +248,7 @@ impl Balancer {
                 false
             }
             Next::Fail(_, status) if !entry.waits => {
-                entry.reply.finish(Err(status.with_not_run()));
+                entry.fail(&self.settings.name, status);
                 false
             }
             next @ (Next::Wait(..) | Next::Fail(..)) => {

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use starling_endpoint::Status;
 
 use super::placement::Routing;
+use crate::metrics::{self, record_unmade};
 use crate::plane::{CallHandle, Operation, OutgoingCall, Reply};
 
 /// An operation on its way to a backend.
@@ -18,6 +19,8 @@ pub(super) struct Entry {
     pub(super) waits: bool,
     pub(super) deadline: Option<Instant>,
     pub(super) routing: Option<Box<Routing>>,
+    /// Since when it is here, if calls are measured.
+    since: Option<Instant>,
 }
 
 /// What is asked for.
@@ -53,6 +56,7 @@ impl Entry {
             waits,
             deadline,
             routing,
+            since: metrics::is_enabled().then(Instant::now),
         })
     }
 
@@ -83,8 +87,19 @@ impl Entry {
     #[cold]
     pub(super) fn expire(self, name: &str) {
         let text = format!("no backend of {name} could be reached in time; the call did not run");
-        let status = Status::deadline_exceeded(text).with_not_run();
-        self.reply.finish(Err(status));
+        self.fail(name, Status::deadline_exceeded(text));
+    }
+
+    /// The end of an operation that no backend makes.
+    #[cold]
+    pub(super) fn fail(self, name: &str, status: Status) {
+        let was_begun = (self.routing.as_ref()).is_some_and(|routing| !routing.tried.is_empty());
+        if let Some(since) = self.since.filter(|_| !was_begun) {
+            let (waited, code) = (since.elapsed(), status.code());
+            let record = |operation: &mut Operation| record_unmade(name, operation, waited, code);
+            self.reply.call().0.with_operation(record);
+        }
+        self.reply.finish(Err(status.with_not_run()));
     }
 }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use atomic_waker::AtomicWaker;
@@ -15,6 +15,7 @@ use starling_endpoint::Status;
 
 use super::balancer::Balancer;
 use crate::address::Address;
+use crate::driver::Driver;
 use crate::executor::Executor;
 use crate::interceptor::BoxFuture;
 use crate::lookup;
@@ -54,8 +55,8 @@ const AGAIN: Backoff = Backoff {
 /// }
 /// ```
 ///
-/// It runs in a thread in the background that all balanced channels share, so it must not block for long. It is
-/// no task of tokio's: what needs a runtime is spawned there, and awaited here.
+/// It runs in a thread in the background that all balanced channels share, so it must not block: their calls wait
+/// meanwhile. It is no task of tokio's: what needs a runtime is spawned there, and awaited here.
 ///
 /// An answer that names no usable backend is an error. After an error, the backends of the last good answer
 /// stay, and the next question comes after a pause that grows to 30 s. Duplicates, texts that are no addresses,
@@ -172,6 +173,7 @@ pub(super) async fn ask(
     signals: Arc<ResolverSignals>,
     resolver: Arc<dyn AnyResolver>,
     executor: Arc<Executor>,
+    driver: Weak<Driver>,
 ) {
     let mut asking = pin!(async {
         let (mut failures, mut is_due) = (0, true);
@@ -204,6 +206,11 @@ pub(super) async fn ask(
         }
     });
     poll_fn(|cx| {
+        let waker = Waker::from(Arc::new(LoopWaker {
+            task: cx.waker().clone(),
+            driver: Weak::clone(&driver),
+        }));
+        let cx = &mut Context::from_waker(&waker);
         signals.task.register(cx.waker());
         match signals.is_closed.load(Ordering::Acquire) {
             true => Poll::Ready(()),
@@ -211,6 +218,26 @@ pub(super) async fn ask(
         }
     })
     .await;
+}
+
+/// Wakes a resolver's task, and the loop that it runs in: what the resolver waits for may come from any thread, while
+/// the loop sleeps.
+struct LoopWaker {
+    task: Waker,
+    driver: Weak<Driver>,
+}
+
+impl Wake for LoopWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.task.wake_by_ref();
+        if let Some(driver) = self.driver.upgrade() {
+            driver.wake();
+        }
+    }
 }
 
 /// One answer. A panic of the resolver is an error.

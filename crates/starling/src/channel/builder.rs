@@ -178,9 +178,9 @@ impl ChannelBuilder {
     }
 
     /// A channel that has had no calls for so long closes its connections, and opens them with its next call. By
-    /// default they stay.
+    /// default they stay. The least is 1 ms.
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
-        self.balancing.idle_timeout = Some(timeout);
+        self.balancing.idle_timeout = Some(timeout.max(Duration::from_millis(1)));
         self
     }
 
@@ -269,23 +269,6 @@ impl ChannelBuilder {
             true => LoadBalancing::round_robin(),
             false => LoadBalancing::pick_first(),
         });
-        let is_plain = policy == LoadBalancing::pick_first()
-            && addresses.len() == 1
-            && options.idle_timeout.is_none()
-            && options.max_age.is_none()
-            && !matches!(options.health, Some(Some(_)));
-        if is_plain {
-            return Ok(None);
-        }
-        let source = match (&options.resolver, addresses) {
-            (Some(resolver), _) => Source::Resolver(Arc::clone(resolver)),
-            (None, [address]) if lookup::is_needed(address) => {
-                let address = address.clone();
-                let refresh = options.refresh.unwrap_or(REFRESH);
-                Source::Resolver(Arc::new(HostName { address, refresh }))
-            }
-            (None, _) => Source::List(self.addresses.clone()),
-        };
         let of_config = self
             .service_config
             .as_ref()
@@ -297,6 +280,23 @@ impl ChannelBuilder {
                 Policy::PickFirst { .. } => None,
                 _ => Some(String::new()),
             },
+        };
+        let is_plain = policy == LoadBalancing::pick_first()
+            && addresses.len() == 1
+            && options.idle_timeout.is_none()
+            && options.max_age.is_none()
+            && health.is_none();
+        if is_plain {
+            return Ok(None);
+        }
+        let source = match (&options.resolver, addresses) {
+            (Some(resolver), _) => Source::Resolver(Arc::clone(resolver)),
+            (None, [address]) if lookup::is_needed(address) => {
+                let address = address.clone();
+                let refresh = options.refresh.unwrap_or(REFRESH);
+                Source::Resolver(Arc::new(HostName { address, refresh }))
+            }
+            (None, _) => Source::List(self.addresses.clone()),
         };
         Ok(Some(Balancing {
             name: self.name(),

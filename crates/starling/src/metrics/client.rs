@@ -323,11 +323,20 @@ pub(crate) fn record_queue(
     let recorder = shared_recorder(address, call.message.path.as_str());
     let waited_ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
     recorder.record_queued(waited_ns);
-    if let Some(code) = ended
+    if let Some(code) = ended {
+        record_unmade(address, operation, waited, code);
+    }
+}
+
+/// A call ended with this code after so long, and no driver has begun it.
+#[cold]
+pub(crate) fn record_unmade(address: &str, operation: &Operation, waited: Duration, code: Code) {
+    if let Operation::Call(call) = operation
         && !call.counted_by_caller
     {
+        let recorder = shared_recorder(address, call.message.path.as_str());
         recorder.begin();
-        recorder.end(code, waited_ns);
+        recorder.end(code, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
     }
 }
 

@@ -21,6 +21,7 @@ struct Attempts {
     policy: HedgingPolicy,
     hedging: Hedging,
     begun: Instant,
+    deadline: Option<Instant>,
     /// Those that are not over.
     calls: Vec<RawCall>,
     last: Option<Status>,
@@ -35,6 +36,7 @@ pub(super) async fn hedge(
     first: RawCall,
     kept: Option<Kept>,
     policy: HedgingPolicy,
+    deadline: Option<Instant>,
 ) -> CallResult {
     let begun = shared.time.now();
     let mut attempts = Attempts {
@@ -43,6 +45,7 @@ pub(super) async fn hedge(
         policy,
         hedging: Hedging::default(),
         begun,
+        deadline,
         calls: vec![first],
         last: None,
         may_have_run: false,
@@ -58,6 +61,16 @@ pub(super) async fn hedge(
 }
 
 impl Attempts {
+    /// The time so many nanoseconds after the call has begun.
+    fn time_of(&self, at_ns: u64) -> Option<Instant> {
+        self.begun.checked_add(Duration::from_nanos(at_ns))
+    }
+
+    fn is_too_late(&self, at_ns: u64) -> bool {
+        let deadline = self.deadline;
+        deadline.is_some_and(|deadline| self.time_of(at_ns).is_none_or(|until| until >= deadline))
+    }
+
     fn now_ns(&self) -> u64 {
         let passed = (self.shared.time.now()).saturating_duration_since(self.begun);
         u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)
@@ -77,11 +90,15 @@ impl Attempts {
                     let status = last.unwrap_or_else(|| Status::internal("no attempt was made"));
                     return Poll::Ready(Err(status));
                 }
+                // What failed says more than that there was no time for another attempt.
+                HedgingStep::WaitUntil(at) if self.calls.is_empty() && self.is_too_late(at) => {
+                    self.hedging.stop();
+                }
                 HedgingStep::WaitUntil(at) => {
                     if self.timer.0 != at {
                         self.timer = (at, DeadlineTimer::default());
                     }
-                    let until = self.begun.checked_add(Duration::from_nanos(at));
+                    let until = self.time_of(at);
                     if self.timer.1.poll(until, &self.shared, cx).is_pending() {
                         return Poll::Pending;
                     }
@@ -125,14 +142,18 @@ impl Attempts {
         Poll::Pending
     }
 
-    /// Makes another attempt, at another backend if there is one. A channel that is full makes none: an attempt
-    /// is worth less than another caller's call.
+    /// Makes another attempt, at another backend if there is one. A channel that is full makes none beside others: an
+    /// attempt is worth less than another caller's call.
     fn make_another(&mut self) {
         let another = self.kept.as_ref().and_then(|kept| {
-            RawCall::at_once(&self.shared, || {
+            let operation = || {
                 let avoid = self.calls.iter().map(RawCall::backend).collect();
                 Operation::Call(kept.again(self.hedging.made() - 1, avoid))
-            })
+            };
+            match self.calls.is_empty() {
+                true => RawCall::again(&self.shared, operation()),
+                false => RawCall::at_once(&self.shared, operation),
+            }
         });
         match another {
             Some(call) => self.calls.push(call),

@@ -178,3 +178,19 @@ fn until_ready_by_calls(channel: &Channel) {
     client.echo(&payload(b"")).wait().expect("a server");
     until_ready(channel, 2);
 }
+
+#[test]
+fn a_service_config_that_names_a_service_counts_for_a_channel_to_one_address_too() {
+    let (builder, _gate) = server(&[&shm_address()]);
+    builder.health().set("mine", NOT_SERVING).expect("room");
+    let server = builder.build().expect("a server").spawn().expect("threads");
+    let config = ServiceConfig::from_json(r#"{"healthCheckConfig": {"serviceName": "mine"}}"#);
+    let channel = Channel::builder(server.address()).service_config(config.expect("valid"));
+    let channel = channel.lazy().expect("a channel");
+    let client = TestClient::new(channel.clone());
+    let status = client.echo(&payload(b"")).wait().expect_err("no server");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    server.health().set("mine", SERVING).expect("known");
+    until_ready(&channel, 1);
+    client.echo(&payload(b"")).wait().expect("it serves");
+}

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use starling::{Channel, Code, HedgingPolicy, MethodConfig, ServiceConfig, Status};
+use starling::{CallOptions, Channel, Code, HedgingPolicy, MethodConfig, ServiceConfig, Status};
 use starling_test_protos::test::TestClient;
 
 use crate::common::{payload, shm_address, wait_until};
@@ -136,6 +136,43 @@ fn a_second_attempt_that_finds_no_room_any_more_does_not_end_the_call() {
                         assert_eq!(status.code(), Code::ResourceExhausted);
                         assert!(!status.may_have_run(), "{status}");
                     }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_server_that_asks_for_a_pause_beyond_the_deadline_ends_the_call() {
+    let hour = Duration::from_secs(3600);
+    let policy = HedgingPolicy::new(2, hour).non_fatal([Code::Unavailable]);
+    let (_server, script, client) = start(policy);
+    script.fail_once(pushback(unavailable(), "3600000"));
+    let options = CallOptions::with_timeout(10 * MILLI);
+    let ended = client.echo_with(&payload(b""), &options).wait();
+    let ended = ended.expect_err("there is no time for another attempt");
+    // Perhaps not even for the first one.
+    let codes = [Code::Unavailable, Code::DeadlineExceeded];
+    assert!(codes.contains(&ended.code()), "{ended}");
+}
+
+#[test]
+fn the_only_attempt_waits_for_room_in_a_full_channel() {
+    let (server, _, script) = serve_script(&shm_address());
+    let policy = HedgingPolicy::new(5, Duration::from_secs(3600)).non_fatal([Code::Unavailable]);
+    let channel = Channel::builder(server.address()).capacity(1);
+    let channel = channel.service_config(hedged(policy)).lazy();
+    let client = TestClient::new(channel.expect("a channel"));
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (client, script) = (&client, &script);
+            scope.spawn(move || {
+                for call in 0..100 {
+                    // One attempt of the calls that are made now, whosever it is; and the next one works.
+                    if thread == 0 && call % 3 == 0 {
+                        script.fail_once(unavailable());
+                    }
+                    assert_eq!(code_of(client.echo(&payload(b"")).wait()), Code::Ok);
                 }
             });
         }

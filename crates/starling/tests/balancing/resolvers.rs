@@ -3,7 +3,10 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
+use futures::StreamExt;
+use futures::channel::mpsc::UnboundedReceiver;
 use parking_lot::Mutex;
 use starling::{
     CallOptions, Channel, ChannelBuilder, ChannelState, Code, Error, LoadBalancing, Resolved,
@@ -11,9 +14,9 @@ use starling::{
 };
 use starling_test_protos::test::TestClient;
 
-use crate::common::{impatient, payload, serve, shm_address, wait_until};
+use crate::common::{any_addresses, impatient, payload, serve, shm_address, wait_until};
 use crate::script::MILLI;
-use crate::{Servers, addresses_of, end_server, servers, until_ready, until_shares};
+use crate::{Servers, addresses_of, end_server, servers, two_servers, until_ready, until_shares};
 
 type Answer = Result<Vec<Resolved>, Status>;
 
@@ -287,4 +290,54 @@ fn a_resolver_that_waits_for_a_change_goes_with_its_channel() {
     drop(client);
     wait_until(|| Arc::strong_count(&lives) == 1);
     drop(other);
+}
+
+/// A resolver that another thread tells of changes.
+struct Told(Mutex<Option<UnboundedReceiver<Vec<Resolved>>>>);
+
+impl Resolver for Told {
+    async fn resolve(&self, _: Resolving) -> Answer {
+        let taken = self.0.lock().take();
+        let mut changes = taken.expect("one question at a time");
+        let next = changes.next().await;
+        *self.0.lock() = Some(changes);
+        match next {
+            Some(answer) => Ok(answer),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[test]
+fn a_resolver_that_another_thread_tells_is_heard_at_once() {
+    for address in any_addresses() {
+        let servers = two_servers(&address);
+        let named: Vec<_> = named(&addresses_of(&servers));
+        let (tell, changes) = futures::channel::mpsc::unbounded();
+        let resolver = Told(Mutex::new(Some(changes)));
+        let channel = resolved_by(resolver).lazy().expect("a channel");
+        let client = TestClient::new(channel.clone());
+        for one in named {
+            let (tell, name) = (tell.clone(), one.address.clone());
+            let telling = std::thread::spawn(move || {
+                std::thread::sleep(100 * MILLI);
+                tell.unbounded_send(vec![one]).expect("it listens");
+            });
+            // Without calls, after the first one: nothing else wakes the loop.
+            if channel.backends().is_empty() {
+                let soon = CallOptions::with_timeout(Duration::from_secs(3));
+                let response = client.echo_with(&payload(b""), &soon).wait();
+                response.expect("it is told before");
+            }
+            let is_taken = || channel.backends().iter().any(|it| it.address == name);
+            let begun = Instant::now();
+            wait_until(is_taken);
+            assert!(begun.elapsed() < Duration::from_secs(2), "it slept");
+            telling.join().expect("no panic");
+        }
+        drop((client, channel));
+        for (server, _) in servers {
+            end_server(server);
+        }
+    }
 }

@@ -37,8 +37,9 @@ impl Balancer {
                 let signals = Arc::<ResolverSignals>::default();
                 control.signals = Some(Arc::clone(&signals));
                 let (weak, resolver) = (self.this.clone(), Arc::clone(resolver));
+                let driver = Arc::downgrade(self.notifier.driver());
                 self.notifier.driver().spawn(Box::new(move |executor| {
-                    Box::pin(ask(weak, signals, resolver, executor))
+                    Box::pin(ask(weak, signals, resolver, executor, driver))
                 }));
             }
         }
