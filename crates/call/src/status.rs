@@ -133,10 +133,13 @@ impl Status {
         !self.not_run
     }
 
-    /// The same status with another code.
+    /// How a call has failed for its caller. A handler may learn of the deadline before the caller's end does, and say
+    /// CANCELLED: it is the deadline all the same. To be asked when the response comes.
     #[must_use]
-    pub fn with_code(mut self, code: Code) -> Self {
-        self.code = code;
+    pub fn unless_late(mut self, is_late: impl FnOnce() -> bool) -> Self {
+        if self.code == Code::Cancelled && is_late() {
+            self.code = Code::DeadlineExceeded;
+        }
         self
     }
 

@@ -258,6 +258,12 @@ impl<R> Core<R> {
         id
     }
 
+    /// The deadline of a call that is not over.
+    #[cold]
+    pub(crate) fn deadline_ns(&self, tag: Tag) -> Option<u64> {
+        self.deadlines.at_ns(Call::from_tag(tag).deadline)
+    }
+
     /// Counts the end of a call, and disarms its deadline.
     #[inline]
     pub(crate) fn end_call(&mut self, tag: Tag) -> Call {

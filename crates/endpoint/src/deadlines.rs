@@ -8,7 +8,8 @@ use crate::timers::Timers;
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     timers: Timers,
-    calls: Slab<CallId>,
+    /// With their deadlines.
+    calls: Slab<(CallId, u64)>,
 }
 
 impl Deadlines {
@@ -27,10 +28,16 @@ impl Deadlines {
 
     /// Adds the deadline of a call at [`Deadlines::next_place`].
     pub(crate) fn arm(&mut self, at_ns: u64, call: CallId) {
-        let key = self.calls.insert(call);
+        let key = self.calls.insert((call, at_ns));
         let key = key.expect("next_place returned a place");
         let calls = &self.calls;
         self.timers.arm(at_ns, key, |key| calls.get(key).is_some());
+    }
+
+    /// The deadline of a call.
+    pub(crate) fn at_ns(&self, place: u32) -> Option<u64> {
+        let key = self.calls.key_at(place.checked_sub(1)?)?;
+        self.calls.get(key).map(|(_, at_ns)| *at_ns)
     }
 
     /// Removes the deadline of a call that is over.
@@ -54,7 +61,7 @@ impl Deadlines {
     /// A call whose deadline has come. Its end disarms it.
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<CallId> {
         while let Some(key) = self.timers.pop_due(now_ns) {
-            if let Some(call) = self.calls.get(key) {
+            if let Some((call, _)) = self.calls.get(key) {
                 return Some(*call);
             }
         }

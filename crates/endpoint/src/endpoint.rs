@@ -426,7 +426,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     }
 
     /// The clients whose requests may have to wait there: a message of several packets was on its way to or from one
-    /// within this time, or all of its slots have requests. A look through all sessions.
+    /// within this time, or each of its slots was used. A look through all sessions.
     pub fn backlogged(&self, within_ns: u64) -> HashSet<starling_io::PeerId> {
         let since = self.parts.core.now_ns.saturating_sub(within_ns);
         let clients = self.protocol().backlogged(since).into_iter();

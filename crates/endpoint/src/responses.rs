@@ -25,13 +25,21 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         ext: bool,
         bytes: PayloadBytes<'_>,
     ) {
-        let call = self.core.end_call(tag);
         let mut body_at = 0;
+        let mut failed = None;
         if ext {
             match read_extension(&mut self.core, bytes.as_slice()) {
                 Ok(at) => body_at = at,
-                Err(status) => return self.complete(tx, call, id, || Err(status)),
+                Err(status) => {
+                    let deadline_ns = self.core.deadline_ns(tag);
+                    let is_late = || deadline_ns.is_some_and(|at_ns| at_ns <= self.clock.now_ns());
+                    failed = Some(status.unless_late(is_late));
+                }
             }
+        }
+        let call = self.core.end_call(tag);
+        if let Some(status) = failed {
+            return self.complete(tx, call, id, || Err(status));
         }
         self.complete(tx, call, id, || {
             let payload = bytes.split(RESPONSE_FIELDS_AT, body_at);

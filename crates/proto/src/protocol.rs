@@ -247,7 +247,7 @@ impl Protocol {
     }
 
     /// The clients whose requests may have to wait there: a message of several packets was on its way between one and
-    /// this server since then, or all of its slots have requests. A look through all sessions.
+    /// this server since then, or each of its slots was used. A look through all sessions.
     pub fn backlogged(&self, since: u64) -> HashSet<PeerId> {
         self.server.backlogged(since)
     }

@@ -469,7 +469,7 @@ impl Server {
             if session.is_transferring(since) {
                 transferring.insert(session.peer);
             }
-            *are_full.entry(session.peer).or_insert(true) &= session.is_full();
+            *are_full.entry(session.peer).or_insert(true) &= session.is_full(since);
         }
         let full = are_full.into_iter().filter(|(_, is_full)| *is_full);
         transferring.extend(full.map(|(peer, _)| peer));

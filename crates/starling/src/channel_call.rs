@@ -21,7 +21,7 @@ use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
 use crate::policy::CallPolicy;
 use crate::streaming::{ByteAccount, Route};
-use crate::time::{Time, with_deadline};
+use crate::time::Time;
 
 /// The state that the clones of a channel and their calls share.
 pub(crate) struct Shared {
@@ -169,7 +169,6 @@ pub(crate) struct RawCall {
     shared: Arc<Shared>,
     progress: Progress,
     waiting: Waiting,
-    deadline: Option<Instant>,
     /// On the response.
     bound: Bound,
 }
@@ -297,7 +296,6 @@ impl RawCall {
             shared: Arc::clone(shared),
             progress,
             waiting: Waiting::default(),
-            deadline: None,
             bound: Bound::at_client(None),
         }
     }
@@ -319,7 +317,6 @@ impl RawCall {
 
     /// Begins the operation, which has a permit.
     fn start(&mut self, operation: Operation) {
-        self.deadline = operation.deadline();
         let call = CallHandle(CallCell::new(operation, Some(&self.shared.permits)));
         self.progress = Progress::Started(call.clone());
         self.shared.transport.start(Reply::new(call));
@@ -370,12 +367,7 @@ impl RawCall {
                     }
                 }
                 let bound = self.bound;
-                result.map(|result| match result {
-                    Err(status) => Err(with_deadline(status, || {
-                        self.shared.time.is_over(self.deadline)
-                    })),
-                    response => open_response(response, bound),
-                })
+                result.map(|result| open_response(result, bound))
             }
             Progress::Failed(status) => {
                 let status = status.clone();

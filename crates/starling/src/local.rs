@@ -24,7 +24,6 @@ use crate::options::CallOptions;
 use crate::plane::CallResult;
 use crate::retry::{Attempt, call_here, is_retryable};
 use crate::streaming::{self, ClientEnd, StreamReceiver, StreamSender};
-use crate::time::with_deadline;
 use crate::trace::{self, ClientSpan};
 
 /// A connection of one [`Endpoint`](crate::Endpoint), for use in the endpoint's thread:
@@ -318,13 +317,6 @@ impl Origin {
         }
     }
 
-    /// Whether its timeout is over.
-    fn is_late(&self) -> bool {
-        let timeout = self.options.as_ref().and_then(|options| options.timeout);
-        let passed_ns = self.executor.now_ns().saturating_sub(self.at_ns);
-        timeout.is_some_and(|timeout| timeout <= Duration::from_nanos(passed_ns))
-    }
-
     #[cold]
     fn cancelled(&mut self) {
         self.end_measure(Err(Code::Cancelled));
@@ -413,7 +405,7 @@ impl<P: Message> Future for LocalCall<P> {
                         Some(_) => end_span(&mut origin.span, received),
                     });
                 }
-                Poll::Ready(Err(status)) => with_deadline(status, || origin.is_late()),
+                Poll::Ready(Err(status)) => status,
             };
             origin.connection.suspect(status.code());
             match unsent_message(&mut status) {

@@ -13,7 +13,6 @@ use crate::coding::{Fitted, fit, packed_by};
 use crate::connection::{Connection, Patience};
 use crate::executor::Executor;
 use crate::plane::{CallResult, OutgoingCall, Reply};
-use crate::time::with_deadline;
 
 /// Whether a call may be made again if it turns out never to have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +64,8 @@ pub(crate) async fn call_here(
     call: OutgoingCall,
     attempt: Attempt,
 ) -> CallResult {
-    let deadline = call.message.deadline;
     let made = call_when_ready(connection, executor, call, attempt).await;
-    let is_over = || executor.time.is_over(deadline);
-    made.map_err(|failed| with_deadline(failed.status, is_over))
+    made.map_err(|failed| failed.status)
 }
 
 /// Makes a call when the connection is ready for it. If the session ends before the call was sent,

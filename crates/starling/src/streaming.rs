@@ -50,6 +50,7 @@ pub(crate) use observed::{StreamObserver, observed_end};
 pub use receiver::{Blocking, NextMessage, StreamReceiver};
 pub(crate) use route::Route;
 pub use sender::{StreamCall, StreamSender};
+pub(crate) use server::too_late;
 pub(crate) use single_items::SingleItems;
 pub(crate) use table::Streams;
 

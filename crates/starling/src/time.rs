@@ -7,17 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use starling_endpoint::{Code, Status};
 use starling_io::{Clock, ManualTime, MonotonicClock, Wake};
-
-/// How a call has failed for its caller. A handler may learn of the deadline before the caller's end does, and say
-/// CANCELLED: it is the deadline all the same.
-pub(crate) fn with_deadline(status: Status, is_over: impl FnOnce() -> bool) -> Status {
-    match status.code() == Code::Cancelled && is_over() {
-        true => status.with_code(Code::DeadlineExceeded),
-        false => status,
-    }
-}
 
 /// Where the time comes from. None: from the machine.
 #[derive(Clone, Debug, Default)]

@@ -88,12 +88,16 @@ impl LentBundle {
     }
 }
 
-/// A message with items that was sent.
+/// A message with items that was sent, or several.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
+    /// Of the last one.
     number: u64,
     bytes: usize,
 }
+
+/// Messages that are counted each by itself while the other end's reader has not taken them.
+const MOST_APART: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -280,8 +284,20 @@ impl Outgoing {
         let bytes = bundle.len(self.room());
         self.waiting_bytes -= bytes;
         let bytes = bytes + MESSAGE_BYTES;
-        self.untaken.push(Sent { number, bytes });
         self.untaken_bytes += bytes;
+        // A window may take any number of small messages. Many of them are taken together: a reader that has taken half
+        // of the window says so, which is much more.
+        let most_together = self.window as usize / 64;
+        let are_many = self.untaken.len() >= MOST_APART;
+        match self.untaken.last_mut() {
+            Some(last) if are_many && last.bytes + bytes <= most_together => {
+                *last = Sent {
+                    number,
+                    bytes: last.bytes + bytes,
+                };
+            }
+            _ => self.untaken.push(Sent { number, bytes }),
+        }
         (number, bundle)
     }
 
@@ -326,6 +342,29 @@ mod tests {
             let waits = outgoing.waiting_bytes;
             assert!((most..most + 1004).contains(&waits), "{waits} of {most}");
         }
+    }
+
+    #[test]
+    fn what_is_known_of_messages_that_nobody_takes_is_bounded_whatever_the_window() {
+        const WINDOW: u32 = 16 << 20;
+        let mut outgoing = Outgoing::new(0);
+        outgoing.handle_taken(0, WINDOW).expect("nothing is wrong");
+        for _ in 0..100_000 {
+            outgoing.push(&[1], None, 0);
+            outgoing.pop();
+        }
+        assert!(outgoing.untaken.len() < 4 * MOST_APART);
+        let half = outgoing.untaken_bytes / 2;
+        let taken = outgoing.handle_taken(50_000, WINDOW);
+        taken.expect("they were sent");
+        let left = outgoing.untaken_bytes;
+        assert!(
+            (half..=half + WINDOW as usize / 64).contains(&left),
+            "{left} of {half}"
+        );
+        let taken = outgoing.handle_taken(100_000, WINDOW);
+        taken.expect("they were sent");
+        assert_eq!(outgoing.untaken_bytes, 0);
     }
 
     #[test]

@@ -169,12 +169,13 @@ impl<R> ServerStream<R> {
         self.incoming.discard();
     }
 
-    /// Sends metadata in front of all items. False if such metadata or an item has left.
+    /// Sends metadata in front of all items. False if there is some already, or an item.
     pub fn set_headers(&mut self, metadata: Metadata) -> bool {
-        if !self.is_headed {
+        let is_first = !self.is_headed && self.headers.is_none() && self.outgoing.is_empty();
+        if is_first {
             self.headers = Some(Box::new(metadata));
         }
-        !self.is_headed
+        is_first
     }
 
     /// Sends metadata behind all items.
@@ -317,6 +318,11 @@ impl<R> ServerStream<R> {
     pub fn is_forgotten(&mut self) -> bool {
         let is_quiet = self.held.is_empty();
         std::mem::replace(&mut self.is_quiet, is_quiet) && is_quiet
+    }
+
+    /// The client's next request may have to wait for others: the stream is not forgotten yet.
+    pub fn spare(&mut self) {
+        self.is_quiet = false;
     }
 
     /// Requests that are held.

@@ -236,10 +236,14 @@ fn headers_go_in_front_of_the_items_whatever_has_left_before() {
     assert!(client.headers().is_none());
     request(&mut client, &mut server);
     assert!(server.set_headers(metadata.clone()));
+    assert!(!server.set_headers(metadata.clone()), "there are some");
     assert!(respond(&mut server, &mut client), "the headers");
     assert_eq!(client.headers(), Some(Ok(metadata.clone())));
     assert!(!server.set_headers(metadata.clone()), "they have left");
-    // Nor may they come behind an item.
+    // Nor may they come behind an item, whether that has left or not.
     let mut server = self::server(1);
+    assert!(!server.set_headers(metadata.clone()));
+    let mut server = ServerStream::<u64>::new(1, 1_000, 0);
+    server.push(b"first", None).expect("it is open");
     assert!(!server.set_headers(metadata));
 }

@@ -137,10 +137,13 @@ impl ServerSession {
         (0..self.slots.count()).any(|index| self.slots.get(index).is_some_and(busy))
     }
 
-    /// Whether each slot has a request that arrives or is executed: another one has to wait at its client.
-    pub(crate) fn is_full(&self) -> bool {
-        let busy = |slot: &Slot| matches!(slot.phase, Phase::Receiving | Phase::Executing);
-        (0..self.slots.count()).all(|index| self.slots.get(index).is_some_and(busy))
+    /// Whether each slot was used since then: its client has no other for requests that wait there.
+    pub(crate) fn is_full(&self, since: u64) -> bool {
+        let is_used = |slot: &Slot| {
+            matches!(slot.phase, Phase::Receiving | Phase::Executing)
+                || slot.arrived_at >= since.max(1)
+        };
+        (0..self.slots.count()).all(|index| self.slots.get(index).is_some_and(is_used))
     }
 
     /// Whether a message of several packets was on its way since then: a request of which fragments came, or a response

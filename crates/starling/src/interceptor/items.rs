@@ -24,7 +24,7 @@ use super::body::{Body, check_type};
 use super::{BoxFuture, Side};
 use crate::nested::ResponseMetadata;
 use crate::plane::Waiting;
-use crate::streaming::{HeldBytes, SingleItems, StreamEnd};
+use crate::streaming::{HeldBytes, SingleItems, StreamEnd, too_late};
 
 /// One message of a stream, see [`InterceptedCall::on_requests`](super::InterceptedCall::on_requests).
 pub struct InterceptedItem {
@@ -221,7 +221,7 @@ impl Direction {
 struct InitialMetadata {
     hooks: Vec<MetadataHook>,
     /// What they have made of it: they see it once.
-    passed: Mutex<Option<Metadata>>,
+    passed: Mutex<Option<Result<Metadata, Status>>>,
 }
 
 impl InitialMetadata {
@@ -230,16 +230,16 @@ impl InitialMetadata {
         self.hooks.is_empty() || self.passed.lock().is_some()
     }
 
-    fn pass(&self, metadata: impl FnOnce() -> Metadata) -> Result<Metadata, Status> {
-        let mut passed = self.passed.lock();
-        if let Some(passed) = &*passed {
-            return Ok(passed.clone());
-        }
-        let mut metadata = metadata();
-        for hook in &self.hooks {
-            hook(&mut metadata)?;
-        }
-        Ok(passed.insert(metadata).clone())
+    /// What they have made of it, if they have seen it.
+    fn passed(&self) -> Option<Result<Metadata, Status>> {
+        self.passed.lock().clone()
+    }
+
+    /// Has them see it. The one half of the stream that it is for does this, and only once.
+    fn pass(&self, mut metadata: Metadata) -> Result<Metadata, Status> {
+        let seen = self.hooks.iter().try_for_each(|hook| hook(&mut metadata));
+        let passed = seen.map(|()| metadata);
+        self.passed.lock().insert(passed).clone()
     }
 }
 
@@ -304,7 +304,7 @@ impl HookedEnd {
         if self.side == Side::Client || self.initial_metadata.is_settled() {
             return Ok(());
         }
-        let metadata = self.initial_metadata.pass(Metadata::default);
+        let metadata = self.initial_metadata.pass(Metadata::default());
         let metadata = metadata.map_err(|status| self.failed(status))?;
         match metadata.is_empty() {
             true => Ok(()),
@@ -317,7 +317,7 @@ impl HookedEnd {
         if self.side == Side::Server || self.initial_metadata.is_settled() {
             return Ok(());
         }
-        let received = || self.inner.headers().unwrap_or_default();
+        let received = self.inner.headers().unwrap_or_default();
         let passed = self.initial_metadata.pass(received);
         passed.map(drop).map_err(|status| self.failed(status))
     }
@@ -426,11 +426,10 @@ impl StreamEnd for HookedEnd {
     }
 
     fn headers(&self) -> Option<Metadata> {
-        let headers = self.inner.headers()?;
-        match self.side {
-            Side::Client => self.initial_metadata.pass(|| headers).ok(),
-            Side::Server => Some(headers),
+        if self.side == Side::Server || self.initial_metadata.hooks.is_empty() {
+            return self.inner.headers();
         }
+        self.initial_metadata.passed()?.ok()
     }
 
     fn poll_headers(
@@ -448,11 +447,13 @@ impl StreamEnd for HookedEnd {
     }
 
     fn send_headers(&self, metadata: Metadata) -> Result<(), Status> {
-        if self.initial_metadata.is_settled() {
-            // It is too late, or the hooks see nothing.
+        if self.initial_metadata.hooks.is_empty() {
             return self.inner.send_headers(metadata);
         }
-        let metadata = self.initial_metadata.pass(|| metadata);
+        if self.initial_metadata.is_settled() {
+            return Err(too_late());
+        }
+        let metadata = self.initial_metadata.pass(metadata);
         let metadata = metadata.map_err(|status| self.failed(status))?;
         self.inner.send_headers(metadata)
     }

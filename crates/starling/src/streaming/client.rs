@@ -136,7 +136,11 @@ impl ClientEnd {
             path: MethodPath::Static(self.method.path),
             method: MethodId(self.method.id),
             direction: Direction::Request,
-            deadline: self.uncommon.deadline(),
+            // It may be over when the server is told so.
+            deadline: match position.flags.has(StreamFlags::CANCEL) {
+                true => None,
+                false => self.uncommon.deadline(),
+            },
             metadata: Metadata::default(),
             encoding: Encoding::Native,
             coding: (self.uncommon.coding()).and_then(|coding| coding.of_stream(false)),
@@ -267,7 +271,9 @@ impl ClientEnd {
             })?;
             *encoding = its_encoding;
             *is_coded |= position.flags.has(StreamFlags::CODED);
-            let (status, metadata) = (message.stream_status(), message.to_metadata());
+            let is_late = || self.route.time().is_over(self.uncommon.deadline());
+            let status = (message.stream_status()).map(|status| status.unless_late(is_late));
+            let metadata = message.to_metadata();
             let mut body = body_of(message, self.route.large_buffers());
             if !stream.is_within_window(&body) {
                 let held = self.hold(body.len());

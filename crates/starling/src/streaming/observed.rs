@@ -207,7 +207,11 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
         cx: &mut Context<'_>,
         waiting: &mut Waiting,
     ) -> Poll<Result<Metadata, Status>> {
-        self.end.poll_headers(cx, waiting)
+        let headers = self.end.poll_headers(cx, waiting);
+        if let Poll::Ready(Err(status)) = &headers {
+            self.observer.handle_end(status.code());
+        }
+        headers
     }
 
     fn trailers(&self) -> Option<Metadata> {

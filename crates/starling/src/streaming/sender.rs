@@ -185,10 +185,11 @@ impl<M: Message> StreamSender<M> {
         self.close_here();
     }
 
-    /// Sends metadata in front of the messages. For handlers, once, before they send a message.
+    /// Sends metadata in front of the messages. For handlers, once, before they send a message. Empty metadata is none:
+    /// a client that waits for it goes on waiting.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION if metadata or a message has left, or in a client, whose metadata goes with its options.
+    /// FAILED_PRECONDITION if metadata or a message was sent, or in a client, whose metadata goes with its options.
     pub fn send_metadata(&mut self, metadata: Metadata) -> Result<(), Status> {
         self.end.send_headers(metadata)
     }

@@ -262,7 +262,13 @@ impl Streams {
             return;
         }
         let backlogged = backlogged(period_ns);
-        forgotten.retain(|(key, _)| !backlogged.contains(&key.peer));
+        forgotten.retain(|(key, end)| {
+            let is_spared = backlogged.contains(&key.peer);
+            if is_spared {
+                end.spare();
+            }
+            !is_spared
+        });
         for (key, end) in forgotten {
             end.abort(Status::cancelled(
                 "the client no longer asks for the stream",

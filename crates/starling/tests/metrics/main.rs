@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{any_addresses, payload, serve, wait_until};
 use starling::metrics::{CallTotals, Side};
-use starling::{Channel, Code, Endpoint, ServerHandle};
+use starling::{CallOptions, Channel, Code, Endpoint, ServerHandle};
 use starling_test_protos::test::{Failure, RelayRequest, TestClient};
 
 /// The counts of the calls to a server, by method.
@@ -297,6 +297,27 @@ fn streams_count_as_calls_with_messages() {
 }
 
 #[test]
+fn a_stream_whose_end_its_client_learns_before_any_message_counts_by_that() {
+    use starling_test_protos::streams::StreamsClient;
+    starling::metrics::enable();
+    let nobody = common::shm_address();
+    let channel = Channel::builder(&nobody).lazy().expect("a channel");
+    let (sender, mut receiver) = StreamsClient::new(channel).echo();
+    let ended = receiver
+        .initial_metadata_wait()
+        .expect_err("nobody is there");
+    assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+    drop((sender, receiver));
+    let series = starling::metrics::snapshot().into_iter();
+    let own: Vec<_> = series.filter(|it| *it.key.address == *nobody).collect();
+    let count = |code| {
+        let counts = own.iter().map(|it| it.totals.duration(code).count());
+        counts.sum::<u64>()
+    };
+    assert_eq!((count(Code::Unavailable), count(Code::Cancelled)), (1, 0));
+}
+
+#[test]
 fn nested_handlers_on_an_executor_lose_no_count() {
     starling::metrics::enable();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -337,4 +358,29 @@ fn nested_handlers_on_an_executor_lose_no_count() {
             "{side:?} {method}"
         );
     }
+}
+
+#[test]
+fn calls_that_no_backend_makes_count_too() {
+    starling::metrics::enable();
+    let nobody = [common::shm_address(), common::shm_address()];
+    let channel = Channel::balanced(&nobody).lazy().expect("a channel");
+    let name = channel.address().to_owned();
+    let client = TestClient::new(channel);
+    client
+        .echo(&payload(b""))
+        .wait()
+        .expect_err("nobody is there");
+    let options = CallOptions::waiting().timeout(Duration::from_millis(5));
+    let late = client.work_with(&payload(b""), &options).wait();
+    late.expect_err("nobody comes");
+    let count = |method: &str, code| {
+        let all = starling::metrics::snapshot().into_iter();
+        let own =
+            all.filter(|series| *series.key.address == *name && &*series.key.method == method);
+        own.map(|series| series.totals.duration(code).count())
+            .sum::<u64>()
+    };
+    assert_eq!(count("test.Test/Echo", Code::Unavailable), 1);
+    assert_eq!(count("test.Test/Work", Code::DeadlineExceeded), 1);
 }

@@ -250,6 +250,21 @@ impl Interceptor for InFront {
     }
 }
 
+/// Refuses what goes in front of a server's messages, and counts how often it saw that.
+#[derive(Clone, Default)]
+pub(crate) struct RefusesInFront(pub(crate) Arc<AtomicUsize>);
+
+impl Interceptor for RefusesInFront {
+    async fn intercept(&self, mut call: InterceptedCall, next: Next<'_>) -> Outcome {
+        let seen = Arc::clone(&self.0);
+        call.on_initial_metadata(move |_| {
+            seen.fetch_add(1, Ordering::SeqCst);
+            Err(Status::permission_denied("not this"))
+        })?;
+        next.run(call).await
+    }
+}
+
 /// Counts the interceptors that run, and those that end.
 #[derive(Clone, Default)]
 pub(crate) struct Counts {

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use common::{any_addresses, wait_until};
-use kinds::{Adds, Answers, Counts, InFront, Maps, Sends, Writes, logged};
+use kinds::{Adds, Answers, Counts, InFront, Maps, RefusesInFront, Sends, Writes, logged};
 use parking_lot::Mutex;
 use service::{builder, end, number, range};
 use starling::{
-    Caller, Channel, Code, Endpoint, Interceptor, ServerHandle, StreamReceiver, block_on,
+    Caller, Channel, Code, Endpoint, Interceptor, Metadata, ServerHandle, StreamReceiver, block_on,
 };
 use starling_test_protos::streams::{Number, StreamsClient};
 
@@ -309,4 +309,21 @@ fn initial_metadata_goes_through_the_interceptors_of_both_ends_once() {
     assert!(block_on(values(&mut numbers)).is_empty());
     assert_eq!(*log.lock(), [""; 0]);
     end(server);
+}
+
+#[test]
+fn initial_metadata_that_is_refused_ends_the_stream_and_is_seen_once() {
+    for at_server in [true, false] {
+        let refuses = RefusesInFront::default();
+        let (server, _counts, client) =
+            start("mem://stream-refuses-in-front", refuses.clone(), at_server);
+        let mut numbers = client.count(&range(0, 3, 0));
+        let first = numbers.initial_metadata_wait().expect_err("refused");
+        assert_eq!(first.code(), Code::PermissionDenied, "{first}");
+        assert_eq!(numbers.metadata().unwrap_or_default(), Metadata::new());
+        let ended = numbers.wait().expect_err("refused");
+        assert_eq!(ended.code(), Code::PermissionDenied, "{ended}");
+        assert_eq!(refuses.0.load(Ordering::SeqCst), 1, "at server {at_server}");
+        end(server);
+    }
 }

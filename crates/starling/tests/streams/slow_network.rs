@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use starling::{Channel, ServerHandle};
+use starling::{CallOptions, Channel, Code, ServerHandle};
 use starling_endpoint::EndpointConfig;
 use starling_test_protos::streams::{StreamsClient, StreamsServer};
 use starling_test_protos::test::TestClient;
@@ -193,5 +193,69 @@ fn a_stream_whose_next_request_waits_for_a_slot_goes_on() {
     let cx = &mut std::task::Context::from_waker(std::task::Waker::noop());
     assert!(next.as_mut().poll(cx).is_pending(), "it has not ended");
     drop((there, back));
+    end(server);
+}
+
+#[test]
+fn a_stream_behind_many_short_calls_goes_on() {
+    const MOST: usize = 1 << 17;
+    let mut config = impatient();
+    config.protocol.slots = 4;
+    config.protocol.max_sessions_per_client = 1;
+    let (builder, _gate) = common::server(&["udp://127.0.0.1:0"]);
+    let counts = Arc::new(Counts::default());
+    let builder = builder.add_service(StreamsServer::new(Service(Arc::clone(&counts))));
+    let server = builder.config(config).build().expect("a server");
+    let server = server.spawn().expect("threads");
+    let relay = Relay::to(server.address(), Duration::from_millis(1), Duration::ZERO);
+    let channel = Channel::builder(&relay.address).capacity(2 * MOST);
+    let channel = channel.lazy().expect("a channel");
+    let calls = TestClient::new(channel.clone());
+    let mut numbers = StreamsClient::new(channel).count(&range(0, u64::MAX, 60_000));
+    let (mut count, mut value) = (1_000, 0);
+    loop {
+        // The next requests of the stream wait for all of these: more and more, until that takes long.
+        let outstanding: Vec<_> = (0..count).map(|_| calls.echo(&payload(b"short"))).collect();
+        let begun = Instant::now();
+        for _ in 0..8 {
+            let number = numbers.wait().expect("it goes on").expect("more");
+            assert_eq!(number.message().value(), value);
+            value += 1;
+        }
+        if begun.elapsed() > 4 * LOOK {
+            break;
+        }
+        count *= 2;
+        assert!(count <= MOST, "the calls are too quick to show it");
+        drop(outstanding);
+    }
+    assert_eq!(counts.running.load(Ordering::SeqCst), 1);
+    drop(numbers);
+    end(server);
+}
+
+#[test]
+fn the_handler_of_a_busy_stream_ends_with_its_deadline() {
+    let mut config = EndpointConfig::default();
+    // No look at forgotten streams comes in time.
+    config.protocol.peer_timeout_ns = Duration::from_secs(3600).as_nanos() as u64;
+    config.protocol.response_retention_ns = 2 * config.protocol.peer_timeout_ns;
+    let (builder, counts) = builder("udp://127.0.0.1:0");
+    let server = builder.config(config).build().expect("a server");
+    let server = server.spawn().expect("threads");
+    let relay = Relay::to(server.address(), Duration::from_millis(10), Duration::ZERO);
+    let client = StreamsClient::new(Channel::lazy(&relay.address).expect("a channel"));
+    for _ in 0..5 {
+        let options = CallOptions::with_timeout(Duration::from_millis(300));
+        let mut numbers = client.count_with(&range(0, u64::MAX, 100), &options);
+        let ended = loop {
+            match numbers.wait() {
+                Ok(number) => assert!(number.is_some(), "it has no end"),
+                Err(ended) => break ended,
+            }
+        };
+        assert_eq!(ended.code(), Code::DeadlineExceeded, "{ended}");
+        wait_until(|| counts.running.load(Ordering::SeqCst) == 0);
+    }
     end(server);
 }

@@ -192,6 +192,19 @@ fn a_deadline_that_the_handler_notices_first_is_the_deadline_all_the_same() {
 }
 
 #[test]
+fn what_came_before_the_deadline_stays_so_however_late_the_caller_looks() {
+    for address in any_addresses() {
+        let (server, _seen) = serve(&address, |builder| builder);
+        let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+        let options = CallOptions::with_timeout(Duration::from_millis(300));
+        let call = client.work_with(&payload(b"cancels at once"), &options);
+        std::thread::sleep(Duration::from_millis(400));
+        let ended = call.wait().expect_err("the handler has cancelled it");
+        assert_eq!(ended.code(), Code::Cancelled, "{ended}");
+    }
+}
+
+#[test]
 fn a_worker_sees_that_its_caller_has_dropped_the_call() {
     for address in any_addresses() {
         let (server, seen) = serve(&address, |builder| builder);

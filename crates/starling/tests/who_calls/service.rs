@@ -86,6 +86,9 @@ impl Test for Service {
 
     fn work(&self, request: Request<'_, Payload>, _: PayloadMut<'_>) -> Result<(), Status> {
         self.0.report("worker", request.peer());
+        if request.message().bytes() == b"cancels at once" {
+            return Err(Status::cancelled("by the handler"));
+        }
         if request.message().bytes() == b"says cancelled" {
             while !request.is_cancelled() {
                 std::thread::yield_now();

@@ -14,7 +14,6 @@ use super::super::{StreamEnd, only_servers_send};
 use super::{ClientEnd, State, belongs_to_parent};
 use crate::coding::unpacked_more;
 use crate::plane::Waiting;
-use crate::time::with_deadline;
 
 impl StreamEnd for ClientEnd {
     fn poll_ready(&self, cx: &mut Context<'_>, waiting: &mut Waiting) -> Poll<()> {
@@ -134,11 +133,7 @@ impl StreamEnd for ClientEnd {
                 self.send_soon(self.state.lock());
                 Poll::Ready(Ok(Some((items, encoding))))
             }
-            (ClientEvent::End(result), _) => Poll::Ready(
-                result
-                    .map(|()| None)
-                    .map_err(|status| self.ended_with(status)),
-            ),
+            (ClientEvent::End(result), _) => Poll::Ready(result.map(|()| None)),
         }
     }
 
@@ -172,8 +167,7 @@ impl StreamEnd for ClientEnd {
         waiting: &mut Waiting,
     ) -> Poll<Result<Metadata, Status>> {
         let headers = || self.state.lock().stream.headers();
-        let headers = self.poll_for(headers, cx, waiting);
-        headers.map_err(|status| self.ended_with(status))
+        self.poll_for(headers, cx, waiting)
     }
 
     fn trailers(&self) -> Option<Metadata> {
@@ -194,13 +188,6 @@ impl ClientEnd {
         let mut state = self.state.lock();
         let event = state.stream.poll()?;
         Some(Ok((event, state.encoding)))
-    }
-
-    /// How the stream has failed for its reader.
-    #[cold]
-    fn ended_with(&self, status: Status) -> Status {
-        let is_over = || self.route.time().is_over(self.uncommon.deadline());
-        with_deadline(status, is_over)
     }
 
     /// The reader waits for what `find` finds.

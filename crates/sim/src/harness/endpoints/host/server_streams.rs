@@ -299,8 +299,10 @@ impl Host {
         let process = self.process();
         let backlogged = process.endpoint.backlogged(sweep_ns);
         for (&id, end) in &mut process.server_streams {
-            if end.stream.is_forgotten() && !backlogged.contains(&end.peer) {
-                gone.push(id);
+            match end.stream.is_forgotten() {
+                true if backlogged.contains(&end.peer) => end.stream.spare(),
+                true => gone.push(id),
+                false => {}
             }
         }
         for id in gone {
