@@ -177,6 +177,9 @@ pub(crate) trait StreamEnd: Send + Sync {
     /// Each item that is pushed says how it is compressed. Of a server's end, before any item.
     fn code_items(&self) {}
 
+    /// The handler has not run, and will not: an interceptor ends the stream. Of a server's end.
+    fn refuse(&self) {}
+
     /// Replaces the metadata that the client sent. Of a server's end.
     fn set_request_metadata(&self, metadata: Metadata) {
         let _ = metadata;

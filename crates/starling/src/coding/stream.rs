@@ -302,6 +302,10 @@ impl StreamEnd for CodedEnd {
         self.inner.send_behind(metadata);
     }
 
+    fn refuse(&self) {
+        self.inner.refuse();
+    }
+
     fn set_request_metadata(&self, metadata: Metadata) {
         self.inner.set_request_metadata(metadata);
     }

@@ -310,8 +310,13 @@ fn streaming(around: MethodInterceptors, handler: Arc<StreamingFn>) -> MethodHan
             has_run: AtomicBool::new(false),
         };
         Box::pin(async move {
-            let response = around.interceptors.run(call, &callee).await?;
-            callee.finish(response)
+            let response = around.interceptors.run(call, &callee).await;
+            let finished = response.and_then(|response| callee.finish(response));
+            // A caller may begin again what an interceptor has refused.
+            if finished.is_err() && !callee.has_run.load(Ordering::Relaxed) {
+                callee.end.refuse();
+            }
+            finished
         })
     }))
 }

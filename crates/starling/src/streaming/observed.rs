@@ -243,6 +243,10 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
         self.end.send_behind(metadata);
     }
 
+    fn refuse(&self) {
+        self.end.refuse();
+    }
+
     fn set_request_metadata(&self, metadata: Metadata) {
         self.end.set_request_metadata(metadata);
     }

@@ -31,6 +31,8 @@ struct State {
     handler: Option<Waker>,
     /// The handler runs now: what it sends leaves when it returns, together.
     in_handler: bool,
+    /// The handler has not run, and will not.
+    is_refused: bool,
     /// The handler has ended. Items of its may still wait for the client.
     has_ended: bool,
     /// It has sent an item since it runs.
@@ -108,6 +110,7 @@ impl ServerEnd {
                 writer: None,
                 handler: None,
                 in_handler: false,
+                is_refused: false,
                 has_ended: false,
                 has_pushed: false,
                 is_lent: false,
@@ -343,7 +346,14 @@ impl ServerEnd {
         {
             state.stream.set_trailers(metadata);
         }
-        state.stream.finish(result.map_err(Status::with_run));
+        // A handler may return the status of a nested call that did not run.
+        let is_refused = state.is_refused;
+        state
+            .stream
+            .finish(result.map_err(|status| match is_refused {
+                true => status.with_not_run(),
+                false => status.with_run(),
+            }));
         let wakers = state.take_wakers();
         state.handler = None;
         state.has_ended = true;

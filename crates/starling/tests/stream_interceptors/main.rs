@@ -219,7 +219,7 @@ fn an_interceptor_answers_a_stream_in_place_of_the_server() {
         let (mut there, mut back) = client.echo();
         let refused = back.wait().expect_err("it is refused");
         assert_eq!(refused.code(), Code::PermissionDenied);
-        assert_eq!(refused.may_have_run(), at_server, "a server says no more");
+        assert!(!refused.may_have_run(), "at server {at_server}");
         let late = there.send_wait(&number(1, 0)).expect_err("it is over");
         assert_eq!(late.code(), Code::PermissionDenied, "{late}");
         assert_eq!(counts.read.load(Ordering::SeqCst), 0);

@@ -164,6 +164,10 @@ impl StreamEnd for ServerEnd {
         self.codes.store(true, Ordering::Relaxed);
     }
 
+    fn refuse(&self) {
+        self.state.lock().is_refused = true;
+    }
+
     fn set_request_metadata(&self, metadata: Metadata) {
         self.state.lock().metadata = Some(Box::new(metadata));
     }
