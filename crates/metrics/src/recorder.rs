@@ -181,6 +181,11 @@ impl CallRecorder {
         self.in_flight.add(1, self.writers);
     }
 
+    /// A call that was begun is made by another one, which counts it.
+    pub fn leave(&self) {
+        self.in_flight.add(u64::MAX, self.writers);
+    }
+
     /// A call that was begun ends.
     #[inline]
     pub fn end(&self, code: Code, elapsed_ns: u64) {

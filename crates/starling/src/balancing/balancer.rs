@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use starling_balance::{Pick, Picker, Policy, Random, Readiness, hash};
@@ -18,12 +18,13 @@ use super::backend::Backend;
 use super::background::{self, Notifier};
 use super::control::{Control, run};
 use super::placement::Routing;
-use super::queue::{Entry, Kind, Queue, Queued};
+use super::queue::{Entry, Kind, Queue, Queued, fail};
 use super::settings::Balancing;
 use crate::address::Address;
 use crate::channel_state::ChannelState;
 use crate::driver::{DirectTransport, Driver};
 use crate::error::Error;
+use crate::metrics;
 use crate::plane::{OutgoingCall, Reply, Transport};
 use crate::time::Time;
 
@@ -262,7 +263,8 @@ impl Balancer {
     /// A call did not run at a backend, and may be made at another one.
     pub(super) fn go_elsewhere(&self, reply: Reply, routing: Box<Routing>, status: Status) {
         if routing.tried.len() >= MOST_TRIED {
-            return reply.finish(Err(status));
+            let waited = metrics::is_enabled().then_some(Duration::ZERO);
+            return fail(reply, &self.settings.name, waited, status);
         }
         let call = reply.call().clone();
         let Some(entry) = Entry::new(reply, Some(routing), |call| self.place(call)) else {
@@ -276,7 +278,7 @@ impl Balancer {
                 call.0.move_on();
             }
             // What this backend said is more than that there is no other one.
-            Next::Fail(..) if !entry.waits => entry.reply.finish(Err(status)),
+            Next::Fail(..) if !entry.waits => entry.fail(&self.settings.name, status),
             Next::Wait(..) | Next::Fail(..) => {
                 if self.dispatch(entry) {
                     self.notifier.notify();

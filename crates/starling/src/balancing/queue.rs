@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use starling_endpoint::Status;
@@ -93,14 +93,21 @@ impl Entry {
     /// The end of an operation that no backend makes.
     #[cold]
     pub(super) fn fail(self, name: &str, status: Status) {
-        let was_begun = (self.routing.as_ref()).is_some_and(|routing| !routing.tried.is_empty());
-        if let Some(since) = self.since.filter(|_| !was_begun) {
-            let (waited, code) = (since.elapsed(), status.code());
-            let record = |operation: &mut Operation| record_unmade(name, operation, waited, code);
-            self.reply.call().0.with_operation(record);
-        }
-        self.reply.finish(Err(status.with_not_run()));
+        let waited = self.since.map(|since| since.elapsed());
+        fail(self.reply, name, waited, status);
     }
+}
+
+/// Ends an operation that no backend makes. It counts if it has waited for a time.
+#[cold]
+pub(super) fn fail(reply: Reply, name: &str, waited: Option<Duration>, status: Status) {
+    if let Some(waited) = waited {
+        let record = |operation: &mut Operation| {
+            record_unmade(name, operation, waited, status.code());
+        };
+        reply.call().0.with_operation(record);
+    }
+    reply.finish(Err(status.with_not_run()));
 }
 
 #[derive(Default)]

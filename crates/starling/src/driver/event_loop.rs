@@ -457,11 +457,7 @@ impl<I: Device> EventLoop<I> {
             if let Some(made) = result {
                 let mut calls = calls.lock();
                 if let Some(PendingCall { reply, channel, .. }) = calls.remove(key) {
-                    let ended = match &made {
-                        Ok((response, _)) => Ok(response.body().len()),
-                        Err(failed) => Err(failed.status.code()),
-                    };
-                    (calls.measures).end(channel, reply.call(), ended, || executor.now_ns());
+                    (calls.measures).end_made(channel, &reply, &made, || executor.now_ns());
                     drop(calls);
                     finish(reply, made);
                 }
@@ -569,7 +565,7 @@ fn handle_completion(
                 return;
             }
             // Another server's loop may measure it at once.
-            (calls.measures).end(channel, reply.call(), Err(status.code()), || now_ns);
+            calls.measures.leave(channel, reply.call());
             drop(calls);
             return reply.finish_unsent(status);
         }

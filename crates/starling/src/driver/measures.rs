@@ -7,8 +7,9 @@ use starling_endpoint::Code;
 
 use crate::binding::IdHasher;
 use crate::connection::Connection;
-use crate::metrics::ClientMetrics;
-use crate::plane::CallHandle;
+use crate::metrics::{ClientMetrics, Measured};
+use crate::plane::{CallHandle, Reply};
+use crate::retry::Made;
 
 /// The metrics of the loop's channels, if they are enabled. A channel is here until it is closed, and each of its
 /// calls has ended by then or was cancelled.
@@ -40,15 +41,46 @@ impl Measures {
         result: Result<usize, Code>,
         now_ns: impl FnOnce() -> u64,
     ) {
-        let Some(measured) = call.0.measure.take() else {
-            return;
-        };
+        if let Some((metrics, measured)) = self.of(channel, call) {
+            metrics.end(measured, result, now_ns());
+        }
+    }
+
+    /// A call that was begun has come to its end here, perhaps to be made by another server.
+    pub(super) fn end_made(
+        &mut self,
+        channel: u64,
+        reply: &Reply,
+        made: &Made,
+        now_ns: impl FnOnce() -> u64,
+    ) {
+        let call = reply.call();
+        match made {
+            Ok((response, _)) => self.end(channel, call, Ok(response.body().len()), now_ns),
+            Err(failed) if failed.unsent.is_some() && reply.may_go_elsewhere() => {
+                self.leave(channel, call);
+            }
+            Err(failed) => self.end(channel, call, Err(failed.status.code()), now_ns),
+        }
+    }
+
+    /// A call that was begun did not run, and another server makes it.
+    #[cold]
+    pub(super) fn leave(&mut self, channel: u64, call: &CallHandle) {
+        if let Some((metrics, measured)) = self.of(channel, call) {
+            metrics.leave(measured);
+        }
+    }
+
+    /// The measure of a call, which ends, and where it counts.
+    #[inline]
+    fn of(&mut self, channel: u64, call: &CallHandle) -> Option<(&ClientMetrics, Measured)> {
+        let measured = call.0.measure.take()?;
         if !matches!(&self.last, Some((last, _)) if *last == channel) {
             self.find(channel);
         }
-        if let Some((_, metrics)) = &self.last {
-            metrics.end(measured, result, now_ns());
-        }
+        let (_, metrics) = self.last.as_ref()?;
+        Some((metrics, measured))
     }
 
     #[inline(never)]

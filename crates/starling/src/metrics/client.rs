@@ -192,6 +192,14 @@ impl ClientMetrics {
         }
     }
 
+    /// A call that a driver has begun did not run, and another server makes it: that one's driver counts it.
+    #[cold]
+    pub(crate) fn leave(&self, call: Measured) {
+        if let Some(recorder) = self.own[usize::from(call.place)].get() {
+            recorder.leave();
+        }
+    }
+
     /// The same in a turn, for a call that may have begun in another thread.
     #[inline]
     pub(super) fn end_in_turn(

@@ -241,6 +241,12 @@ impl TurnRecorder {
         (self.recorder).end_with(code, elapsed_ns, request, response);
     }
 
+    /// A call that was begun counts elsewhere.
+    #[cold]
+    pub(super) fn leave(&self) {
+        self.recorder.leave();
+    }
+
     fn touch(&self) {
         if let Some((turns, index)) = &self.of_turns {
             turns.touch(*index);

@@ -9,7 +9,7 @@ mod streams;
 mod text;
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{any_addresses, payload, serve, wait_until};
@@ -315,6 +315,47 @@ fn a_stream_whose_end_its_client_learns_before_any_message_counts_by_that() {
         counts.sum::<u64>()
     };
     assert_eq!((count(Code::Unavailable), count(Code::Cancelled)), (1, 0));
+}
+
+#[test]
+fn calls_that_go_on_to_another_server_while_one_restarts_count_once() {
+    starling::metrics::enable();
+    let (stays, _gate) = serve(&common::shm_address());
+    let restarting = common::shm_address();
+    let channel = Channel::balanced([stays.address(), &restarting]).lazy();
+    let channel = channel.expect("a channel");
+    let name = channel.address().to_owned();
+    let client = TestClient::new(channel);
+    let is_over = AtomicBool::new(false);
+    let made = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    client.echo(&payload(b"")).wait().expect("one stays");
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..40 {
+            let (server, _gate) = serve(&restarting);
+            std::thread::sleep(Duration::from_millis(10));
+            server.shutdown(common::LONG).expect("no device fails");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let addresses = [stays.address(), &restarting, &name];
+    let series = || {
+        let all = starling::metrics::snapshot().into_iter();
+        all.filter(|it| it.key.side == Side::Client && addresses.contains(&&*it.key.address))
+            .filter(|it| &*it.key.method == "test.Test/Echo")
+    };
+    let calls = || series().map(|it| it.totals.calls()).sum::<u64>();
+    wait_until(|| calls() >= made.load(Ordering::Relaxed));
+    assert_eq!(calls(), made.load(Ordering::Relaxed));
+    let failed = series().map(|it| it.totals.errors()).sum::<u64>();
+    let in_flight = series().map(|it| it.totals.in_flight()).sum::<u64>();
+    assert_eq!((failed, in_flight), (0, 0));
 }
 
 #[test]
