@@ -196,9 +196,9 @@ fn what_came_before_the_deadline_stays_so_however_late_the_caller_looks() {
     for address in any_addresses() {
         let (server, _seen) = serve(&address, |builder| builder);
         let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
-        let options = CallOptions::with_timeout(Duration::from_millis(300));
+        let options = CallOptions::with_timeout(Duration::from_millis(1000));
         let call = client.work_with(&payload(b"cancels at once"), &options);
-        std::thread::sleep(Duration::from_millis(400));
+        std::thread::sleep(Duration::from_millis(1100));
         let ended = call.wait().expect_err("the handler has cancelled it");
         assert_eq!(ended.code(), Code::Cancelled, "{ended}");
     }
