@@ -1,6 +1,6 @@
 //! What the two halves of a client's stream do with its end.
 
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use parking_lot::MutexGuard;
 use starling_endpoint::{Encoding, Metadata, Status};
@@ -126,14 +126,22 @@ impl StreamEnd for ClientEnd {
         cx: &mut Context<'_>,
         waiting: &mut Waiting,
     ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
-        let next = self.poll_for(|| self.next_event(), cx, waiting);
-        match ready!(next)? {
-            (ClientEvent::Items(items), encoding) => {
+        if self.process != forks() {
+            return Poll::Ready(Err(belongs_to_parent()));
+        }
+        let mut next = self.next_event();
+        if next.is_none() {
+            self.wait(cx, waiting);
+            next = self.next_event();
+        }
+        match next {
+            None => Poll::Pending,
+            Some((ClientEvent::Items(items), encoding)) => {
                 // Perhaps the server has to know that there is room again.
                 self.send_soon(self.state.lock());
                 Poll::Ready(Ok(Some((items, encoding))))
             }
-            (ClientEvent::End(result), _) => Poll::Ready(result.map(|()| None)),
+            Some((ClientEvent::End(result), _)) => Poll::Ready(result.map(|()| None)),
         }
     }
 
@@ -166,8 +174,16 @@ impl StreamEnd for ClientEnd {
         cx: &mut Context<'_>,
         waiting: &mut Waiting,
     ) -> Poll<Result<Metadata, Status>> {
+        if self.process != forks() {
+            return Poll::Ready(Err(belongs_to_parent()));
+        }
         let headers = || self.state.lock().stream.headers();
-        self.poll_for(headers, cx, waiting)
+        let mut found = headers();
+        if found.is_none() {
+            self.wait(cx, waiting);
+            found = headers();
+        }
+        found.map_or(Poll::Pending, Poll::Ready)
     }
 
     fn trailers(&self) -> Option<Metadata> {
@@ -184,31 +200,17 @@ impl StreamEnd for ClientEnd {
 }
 
 impl ClientEnd {
-    fn next_event(&self) -> Option<Result<(ClientEvent, Encoding), Status>> {
+    fn next_event(&self) -> Option<(ClientEvent, Encoding)> {
         let mut state = self.state.lock();
         let event = state.stream.poll()?;
-        Some(Ok((event, state.encoding)))
+        Some((event, state.encoding))
     }
 
-    /// The reader waits for what `find` finds.
-    #[inline]
-    fn poll_for<T>(
-        &self,
-        find: impl Fn() -> Option<Result<T, Status>>,
-        cx: &Context<'_>,
-        waiting: &mut Waiting,
-    ) -> Poll<Result<T, Status>> {
-        if self.process != forks() {
-            return Poll::Ready(Err(belongs_to_parent()));
-        }
-        let mut found = find();
-        if found.is_none() {
-            self.transmit();
-            self.state.lock().reader = Some(cx.waker().clone());
-            self.route.drive(waiting);
-            found = find();
-        }
-        found.map_or(Poll::Pending, Poll::Ready)
+    /// The reader waits: it has to look again.
+    fn wait(&self, cx: &Context<'_>, waiting: &mut Waiting) {
+        self.transmit();
+        self.state.lock().reader = Some(cx.waker().clone());
+        self.route.drive(waiting);
     }
 
     /// Has what may leave leave, though nobody waits. Most items only wait for others to leave with them.
