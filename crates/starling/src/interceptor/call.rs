@@ -191,7 +191,7 @@ impl InterceptedCall {
 
     /// Sees what the server of a stream sends in front of its messages, once, and may change it. A server's interceptor
     /// sees it when the handler sends it, or when its first message is sent without; a channel's when its reader
-    /// waits for it or for the first message. An error ends the stream.
+    /// waits for it, for the first message or for the end. An error ends the stream.
     ///
     /// # Errors
     /// INTERNAL if the method has no streams.

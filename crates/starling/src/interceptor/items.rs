@@ -312,12 +312,16 @@ impl HookedEnd {
         }
     }
 
-    /// A client's reader is to get a message, or what came in front of it.
-    fn read_initial_metadata(&self) -> Result<(), Status> {
+    /// A client's reader is to get a message, or what came in front of it. At the stream's end it may be that nothing
+    /// did.
+    fn read_initial_metadata(&self, is_end: bool) -> Result<(), Status> {
         if self.side == Side::Server || self.initial_metadata.is_settled() {
             return Ok(());
         }
         let received = self.inner.headers().unwrap_or_default();
+        if is_end && received.is_empty() {
+            return Ok(());
+        }
         let passed = self.initial_metadata.pass(received);
         passed.map(drop).map_err(|status| self.failed(status))
     }
@@ -394,11 +398,13 @@ impl StreamEnd for HookedEnd {
             let passed = ready!(self.incoming.poll_held(cx));
             let mut passed = passed.map_err(|status| self.failed(status))?;
             if passed.is_none() {
-                let next = ready!(self.items.poll_next(&*self.inner, cx, waiting))?;
+                let next = ready!(self.items.poll_next(&*self.inner, cx, waiting));
+                let seen = self.read_initial_metadata(!matches!(next, Ok(Some(_))));
+                let next = next?;
+                seen?;
                 let Some((item, encoding)) = next else {
                     return Poll::Ready(Ok(None));
                 };
-                self.read_initial_metadata()?;
                 let begun = (self.incoming).begin_received(item, encoding, &*self.inner);
                 passed = begun.map_err(|status| self.failed(status))?;
             }
@@ -438,7 +444,7 @@ impl StreamEnd for HookedEnd {
         waiting: &mut Waiting,
     ) -> Poll<Result<Metadata, Status>> {
         let headers = ready!(self.inner.poll_headers(cx, waiting))?;
-        self.read_initial_metadata()?;
+        self.read_initial_metadata(false)?;
         Poll::Ready(Ok(self.headers().unwrap_or(headers)))
     }
 

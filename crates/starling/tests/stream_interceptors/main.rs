@@ -17,7 +17,8 @@ use kinds::{Adds, Answers, Counts, InFront, Maps, RefusesInFront, Sends, Writes,
 use parking_lot::Mutex;
 use service::{builder, end, number, range};
 use starling::{
-    Caller, Channel, Code, Endpoint, Interceptor, Metadata, ServerHandle, StreamReceiver, block_on,
+    CallOptions, Caller, Channel, Code, Endpoint, Interceptor, Metadata, ServerHandle,
+    StreamReceiver, block_on,
 };
 use starling_test_protos::streams::{Number, StreamsClient};
 
@@ -304,6 +305,15 @@ fn initial_metadata_goes_through_the_interceptors_of_both_ends_once() {
             .count(),
         4
     );
+    // Of one that sends nothing else.
+    let options = CallOptions::default()
+        .metadata("token", "t-9")
+        .expect("a key");
+    let mut numbers = client.count_with(&range(0, 0, 0), &options);
+    assert!(block_on(values(&mut numbers)).is_empty());
+    assert_eq!(std::mem::take(&mut *log.lock()).len(), 4);
+    let headers = numbers.metadata().expect("it has come");
+    assert_eq!(headers.value("token-back"), Some(&b"t-9"[..]));
     // Nothing is in front of an end.
     let mut numbers = client.count(&range(0, 0, 0));
     assert!(block_on(values(&mut numbers)).is_empty());
