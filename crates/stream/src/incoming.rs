@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::item::Items;
 use crate::number::Number;
 use crate::queue::Queue;
-use crate::{BUNDLE_BYTES, MAX_AHEAD, MESSAGE_BYTES, MOST_UNSAID, Violation};
+use crate::{ACKNOWLEDGE_AFTER, BUNDLE_BYTES, MAX_AHEAD, MESSAGE_BYTES, Violation};
 
 /// A message that the reader has not taken, or whose predecessors are missing.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub(crate) struct Incoming {
     /// How many windows, and as many bundles, may be unread before the other end breaks the stream.
     pub(crate) tolerance: u8,
     /// Messages that have arrived, with all before them, since the other end was told how far that is.
-    unsaid: u8,
+    unacknowledged: u8,
     /// The last message.
     end: Option<Number>,
     /// Nobody reads: items are dropped as they come.
@@ -85,7 +85,7 @@ impl Incoming {
             window,
             is_awaited: false,
             tolerance: 2,
-            unsaid: 0,
+            unacknowledged: 0,
             end: None,
             discards: false,
         }
@@ -135,7 +135,7 @@ impl Incoming {
         self.append(at, message);
         self.append_early();
         let arrived = u8::try_from(self.next - expected).unwrap_or(u8::MAX);
-        self.unsaid = self.unsaid.saturating_add(arrived);
+        self.unacknowledged = self.unacknowledged.saturating_add(arrived);
         Ok(self.is_readable() || self.is_complete())
     }
 
@@ -229,13 +229,13 @@ impl Incoming {
 
     /// So many messages have arrived that the other end should know.
     pub(crate) fn should_acknowledge(&self) -> bool {
-        self.unsaid > MOST_UNSAID
+        self.unacknowledged > ACKNOWLEDGE_AFTER
     }
 
     /// The other end is being told what was taken, and what has arrived.
     pub(crate) fn reported(&mut self) {
         self.unreported_bytes = 0;
-        self.unsaid = 0;
+        self.unacknowledged = 0;
     }
 
     /// Whether the reader keeps up.

@@ -79,12 +79,12 @@ const MAX_HELD: u8 = 4;
 const MAX_AHEAD: u64 = 4 * MAX_OUTSTANDING as u64;
 
 /// An end whose numbers are so far ahead of what the other one has received sends nothing more: a message may be lost,
-/// and while it is sent again others come and go. But it says what it has received itself, see [`MOST_UNSAID`]: that
-/// takes less than 16 numbers more.
+/// and while it is sent again others come and go. But it says what it has received itself, see
+/// [`ACKNOWLEDGE_AFTER`]: that takes less than 16 numbers more.
 const MOST_AHEAD: u8 = 48;
 
-/// An end that has received more messages than this, and has not said so, says it.
-const MOST_UNSAID: u8 = 24;
+/// An end that has received more messages than this since it last acknowledged them does so.
+const ACKNOWLEDGE_AFTER: u8 = 24;
 
 /// Why the other end broke the rules. The stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
