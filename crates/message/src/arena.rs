@@ -272,13 +272,18 @@ impl Arena {
 
     #[inline(never)]
     fn rewrite_bytes(&mut self, slot: u32, value: &[u8], explicit: bool) {
+        let (at, length) = self.reference(slot);
+        if at != TAIL_OFFSET && length as usize == value.len() && length > 0 {
+            let from = self.base + at as usize;
+            return self.bytes[from..from + value.len()].copy_from_slice(value);
+        }
         self.drop_tail(slot);
         let (at, length) = self.reference(slot);
         let (at, length) = (at as usize, length as usize);
         if length > 0 && !value.is_empty() {
             let from = self.base + at;
             let is_last = at + length == self.head_len();
-            if value.len() == length || (value.len() < length && !is_last) {
+            if value.len() < length && !is_last {
                 self.bytes[from..from + value.len()].copy_from_slice(value);
                 return self.set_reference(slot, at as u32, value.len() as u32);
             }

@@ -21,6 +21,12 @@ thread_local! {
 /// Identifies the end of a stream: its address.
 pub(super) type Owner = usize;
 
+/// That of an end. A thread that polls the handler of a stream looks at no other end.
+#[inline]
+pub(super) fn owner_of<E: ?Sized>(end: &E) -> Owner {
+    std::ptr::from_ref(end).addr()
+}
+
 /// What this thread polls.
 #[derive(Debug, Default)]
 pub(super) struct Open {

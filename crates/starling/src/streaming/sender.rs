@@ -12,7 +12,7 @@ use starling_endpoint::{Encoding, Metadata, Status};
 use starling_message::{Arena, Message, protobuf};
 use starling_stream::{BUNDLE_BYTES, Bundle, LENGTH, SMALL_TAIL, put_item, set_length};
 
-use super::{StreamEnd, StreamItem, StreamReceiver};
+use super::{StreamEnd, StreamItem, StreamReceiver, open_bundle};
 use crate::plane::Waiting;
 use crate::wait::block_on;
 
@@ -57,6 +57,7 @@ impl<M: Message> StreamSender<M> {
     /// # Errors
     /// How the stream has ended. The message is not sent.
     // Not an `async fn`: one future in place of three in each other.
+    #[inline]
     pub fn send<'a>(
         &'a mut self,
         message: &'a M,
@@ -85,6 +86,18 @@ impl<M: Message> StreamSender<M> {
 
     #[inline]
     fn poll_send(&mut self, cx: &mut Context<'_>, message: &M) -> Poll<Result<(), Status>> {
+        if self.encoding == Encoding::Native
+            && let (head, None) = message.parts()
+            && open_bundle::push(open_bundle::owner_of(&*self.end), head)
+        {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_send_to_end(cx, message)
+    }
+
+    /// Apart, so that a message for the bundle that this thread has calls no function of the end.
+    #[inline(never)]
+    fn poll_send_to_end(&mut self, cx: &mut Context<'_>, message: &M) -> Poll<Result<(), Status>> {
         let sent = match self.encoding {
             Encoding::Native => {
                 let (head, tail) = message.parts();

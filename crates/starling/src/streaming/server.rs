@@ -255,7 +255,7 @@ impl ServerEnd {
     }
 
     fn owner(&self) -> Owner {
-        std::ptr::from_ref(self).addr()
+        open_bundle::owner_of(self)
     }
 
     /// Takes back the bundle that was lent. False: another thread has it, which runs the handler.
