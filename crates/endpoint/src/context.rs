@@ -31,13 +31,23 @@ pub(crate) enum HandlerKind<I: PacketIo> {
     Unary(Box<UnaryFn>),
     /// As `OfEndpoint`, but its requests need room to wait.
     Deferring(Box<InlineFn<I>>),
+    /// As `Deferring`, but for requests that continue a stream: whatever keeps their streams has room for them.
+    Streaming(Box<InlineFn<I>>),
     Worker(WorkerHandler),
 }
 
 impl<I: PacketIo> HandlerKind<I> {
     /// Whether its requests may wait outside the handler.
     pub(crate) fn may_wait(&self) -> bool {
-        matches!(self, Self::Deferring(_) | Self::Worker(_))
+        matches!(
+            self,
+            Self::Deferring(_) | Self::Streaming(_) | Self::Worker(_)
+        )
+    }
+
+    /// Whether its requests may be those of streams.
+    pub(crate) fn has_streams(&self) -> bool {
+        matches!(self, Self::Streaming(_))
     }
 
     /// The function that runs requests in the endpoint's own thread, if they need no room to wait.
@@ -46,14 +56,16 @@ impl<I: PacketIo> HandlerKind<I> {
         match self {
             Self::OfEndpoint(handler) => Some(InlineHandler::OfEndpoint(&mut **handler)),
             Self::Unary(handler) => Some(InlineHandler::Unary(handler)),
-            Self::Deferring(_) | Self::Worker(_) => None,
+            Self::Deferring(_) | Self::Streaming(_) | Self::Worker(_) => None,
         }
     }
 
     /// The function that runs requests in the endpoint's own thread.
     pub(crate) fn inline(&mut self) -> Option<InlineHandler<'_, I>> {
         match self {
-            Self::Deferring(handler) => Some(InlineHandler::OfEndpoint(&mut **handler)),
+            Self::Deferring(handler) | Self::Streaming(handler) => {
+                Some(InlineHandler::OfEndpoint(&mut **handler))
+            }
             other => other.immediate(),
         }
     }
@@ -104,6 +116,14 @@ impl<I: PacketIo> Handler<I> {
         handler: impl FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + Send + 'static,
     ) -> Self {
         Self(HandlerKind::Deferring(Box::new(handler)))
+    }
+
+    /// Runs as a deferring handler does. Requests that continue a stream, which say so in their call header, are not
+    /// refused because too many wait, and do not count among those that do: the handler bounds what its streams keep.
+    pub fn streaming(
+        handler: impl FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + Send + 'static,
+    ) -> Self {
+        Self(HandlerKind::Streaming(Box::new(handler)))
     }
 
     /// Runs as an inline handler does. It knows no endpoint and no device.

@@ -130,6 +130,9 @@ impl<I: PacketIo, C: Clock> Parts<I, C> {
         };
         match self.tables.methods.find(method) {
             Some(handler) if !handler.may_wait() => self.run(tx, request, None),
+            Some(handler) if admitted.continues_stream && handler.has_streams() => {
+                self.run(tx, request, None);
+            }
             Some(_) => self.begin_waiting(tx, request, length),
             None => self.refuse(tx, Refusal::UnknownMethod(method)),
         }

@@ -58,7 +58,8 @@ pub struct Config {
     /// of 2 KiB, rounded up.
     pub credits: u16,
     /// Largest message sent or accepted, in bytes. The prefix that the layer above puts before the
-    /// body does not count ([`crate::Prefix`]). Default 64 MiB, at most 1 GiB.
+    /// body does not count ([`crate::Prefix`]). Default 64 MiB, at most 1 GiB. Streams send small items
+    /// together, up to 60 KiB: with less than that at either end they fail with RESOURCE_EXHAUSTED.
     pub max_message: u32,
     /// Requests queued behind the slots of one session. Default 65,536.
     pub max_queued: usize,
@@ -66,6 +67,8 @@ pub struct Config {
     pub max_sessions: usize,
     /// Sessions with the same peer that a session may grow to, itself included, while requests wait
     /// for slow ones. 1: it does not grow. Default 512: with 32 slots each, 16,384 requests at once.
+    /// A stream at rest has a slot, so a client with as many streams as slots stands still: have a
+    /// third more slots than streams.
     pub group_sessions: u16,
     /// Sessions that one client endpoint may have with this server. Default: all that there can be.
     pub max_sessions_per_client: usize,

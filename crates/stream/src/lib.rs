@@ -73,7 +73,7 @@ const MESSAGE_BYTES: usize = 64;
 const MAX_OUTSTANDING: u32 = 16;
 
 /// Requests that a client has the server hold at most.
-const MAX_HELD: u8 = 4;
+pub const MAX_HELD: u8 = 4;
 
 /// How far the numbers of messages may be ahead of the first one that is missing.
 const MAX_AHEAD: u64 = 4 * MAX_OUTSTANDING as u64;

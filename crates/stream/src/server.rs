@@ -48,6 +48,8 @@ pub struct ServerStream<R> {
     held: SmallVec<[R; HELD_HERE]>,
     /// As many as the client wants held.
     hold: u8,
+    /// The client is told when it should have more requests held.
+    is_pipelined: bool,
     answer_now: bool,
     /// No request was held when [`ServerStream::is_forgotten`] was asked last, and none has come since.
     is_quiet: bool,
@@ -68,6 +70,7 @@ impl<R> ServerStream<R> {
             incoming: Incoming::new(window),
             held: SmallVec::new(),
             hold: 1,
+            is_pipelined: true,
             answer_now: false,
             is_quiet: false,
             headers: None,
@@ -82,6 +85,12 @@ impl<R> ServerStream<R> {
     /// before it breaks the stream.
     pub fn tolerate(&mut self, windows: u8) {
         self.incoming.tolerance = windows;
+    }
+
+    /// The client never hears that items wait, so it has one request held: it has many streams, and a request takes a
+    /// slot.
+    pub fn forbid_pipelining(&mut self) {
+        self.is_pipelined = false;
     }
 
     // ---- for the handler ----
@@ -277,9 +286,10 @@ impl<R> ServerStream<R> {
             (self.headers.take(), None)
         };
         self.answer_now = false;
-        let flags = StreamFlags::NONE
-            .with_if(is_end, StreamFlags::END)
-            .with_if(!self.outgoing.is_empty(), StreamFlags::MORE);
+        let flags = StreamFlags::NONE.with_if(is_end, StreamFlags::END).with_if(
+            self.is_pipelined && !self.outgoing.is_empty(),
+            StreamFlags::MORE,
+        );
         let position = StreamPosition {
             id: self.id,
             number,

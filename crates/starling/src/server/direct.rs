@@ -171,7 +171,7 @@ fn streaming<I: PacketIo>(
     streams: Arc<Streams>,
     spawn: Option<SpawnTask>,
 ) -> Handler<I> {
-    Handler::deferring(move |cx, request, reply| {
+    Handler::streaming(move |cx, request, reply| {
         streams.handle_request(cx, request, reply, &*handler, spawn.as_ref());
     })
 }

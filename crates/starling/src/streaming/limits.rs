@@ -1,10 +1,14 @@
 //! The bounds on streams of a server.
 
 use starling_endpoint::{HighWater, ProtocolConfig};
-use starling_stream::MOST_WAITING;
+use starling_stream::{MAX_HELD, MOST_WAITING};
 
-/// Streams of one client at once, unless set: three quarters of the slots that its requests can have.
+/// Slots that a client's requests can have, unless it or the server is set otherwise.
+const SLOTS: usize = 16_384;
+/// Streams of one client at once, unless set: three quarters of those.
 const STREAMS: usize = 12_288;
+/// Those of them that may have several requests held.
+const PIPELINED_STREAMS: usize = pipelined_streams(SLOTS, STREAMS);
 /// Windows of one client's streams, unless set; and what waits for it.
 const BYTES: usize = 64 << 20;
 /// What streams may hold in all, unless set.
@@ -19,6 +23,8 @@ pub(crate) struct StreamLimits {
     pub(crate) window: u32,
     /// Streams of one client.
     pub(crate) streams: usize,
+    /// The first of them, which may have several requests held.
+    pub(super) pipelined_streams: usize,
     /// Windows of all streams of one client; and as much that handlers send and that waits for it.
     pub(crate) bytes: usize,
     /// Windows of all streams, and what they hold beyond those; and as much that waits for their clients.
@@ -30,6 +36,7 @@ impl Default for StreamLimits {
         Self {
             window: starling_stream::DEFAULT_WINDOW,
             streams: STREAMS,
+            pipelined_streams: PIPELINED_STREAMS,
             bytes: BYTES,
             all_bytes: ALL_BYTES,
         }
@@ -43,6 +50,14 @@ pub(super) struct StreamShare {
     pub(super) window: u32,
     /// Bytes of items that wait to be sent.
     pub(super) to_send: usize,
+    /// The client may be told to have several requests held.
+    pub(super) is_pipelined: bool,
+}
+
+/// Streams of a client that may have as many requests held as there can be, if it has so many slots and so many
+/// streams: they take half of the slots that are left, for at rest they give none back.
+const fn pipelined_streams(slots: usize, streams: usize) -> usize {
+    slots.saturating_sub(streams) / 2 / (MAX_HELD as usize - 1)
 }
 
 /// What one client has.
@@ -86,12 +101,16 @@ impl AllHoldings {
 
 impl StreamLimits {
     /// The same, for a server with these settings of sessions. Each stream has a request held, which takes a
-    /// slot: streams must not take the last ones, for their next requests would find none.
+    /// slot: streams must not take the last ones, for their next requests would find none. With one slot there can be
+    /// no streams.
     pub(crate) fn within(self, protocol: &ProtocolConfig) -> Self {
         let sessions = protocol.max_sessions_per_client.min(protocol.max_sessions);
         let slots = sessions.saturating_mul(protocol.slots.into());
+        let streams = self.streams.min(slots.saturating_sub((slots / 4).max(1)));
         Self {
-            streams: self.streams.min((slots - slots / 4).max(1)),
+            streams,
+            // The client may have fewer than the server allows.
+            pipelined_streams: pipelined_streams(slots.min(SLOTS), streams),
             ..self
         }
     }
@@ -111,6 +130,7 @@ impl StreamLimits {
         let share = StreamShare {
             window: window as u32,
             to_send: self.room_to_send(client, all),
+            is_pipelined: client.streams < self.pipelined_streams,
         };
         client.streams += 1;
         client.windows += window;
@@ -198,6 +218,30 @@ mod tests {
         assert_eq!(limits.within(&protocol).streams, 48);
         protocol.max_sessions = 1;
         assert_eq!(limits.within(&protocol).streams, 24);
+        // However many slots there are, one is left when all streams rest with all the requests that they may have
+        // held.
+        for slots in 1..=protocol.slots {
+            protocol.slots = slots;
+            let limits = limits.within(&protocol);
+            let (mut client, mut all) = (Holding::default(), AllHoldings::default());
+            let shares = std::iter::from_fn(|| limits.admit(&mut client, &mut all));
+            let held = shares.map(|share| match share.is_pipelined {
+                true => usize::from(MAX_HELD),
+                false => 1,
+            });
+            let held: usize = held.sum();
+            assert!(held < slots.into(), "{held} of {slots}");
+        }
+        let many = StreamLimits {
+            streams: 100,
+            ..limits
+        };
+        let many = many.within(&ProtocolConfig::default());
+        assert!(many.pipelined_streams > 100, "{many:?}");
+        assert_eq!(
+            limits.within(&ProtocolConfig::default()).pipelined_streams,
+            PIPELINED_STREAMS
+        );
     }
 
     #[test]
@@ -230,6 +274,7 @@ mod tests {
             streams: 1_000,
             bytes: 1_000,
             all_bytes: 1_000,
+            ..StreamLimits::default()
         };
         let mut all = AllHoldings::default();
         let mut fill = |streams| {
@@ -262,6 +307,7 @@ mod tests {
             all_bytes: 12 * MOST_WAITING,
             // Whatever the handlers' windows are.
             window: 1,
+            ..StreamLimits::default()
         };
         let mut all = AllHoldings::default();
         let mut fill = || {

@@ -87,6 +87,9 @@ impl ServerEnd {
     ) -> Arc<Self> {
         let mut stream = ServerStream::new(key.id(), share.window, STREAM_RESPONSE_LEN);
         stream.keep_fewer_than(share.to_send);
+        if !share.is_pipelined {
+            stream.forbid_pipelining();
+        }
         let (encoding, coding) = opening.form();
         if encoding == Encoding::Protobuf {
             stream.tolerate(PROTOBUF_WINDOWS);

@@ -8,6 +8,7 @@ mod gone;
 mod malformed;
 mod memory;
 mod raw;
+mod resting;
 mod service;
 mod slow_network;
 
