@@ -1,8 +1,12 @@
 //! A process forks while it has channels.
 
 mod common;
+#[path = "streams/service.rs"]
+#[allow(dead_code, reason = "the tests of streams use all of it")]
+mod stream_service;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::{another_address, far_addresses, payload, serve, wait_until};
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -15,6 +19,8 @@ fn in_a_fork(child: impl FnOnce() -> bool) -> Option<i32> {
     // SAFETY: the child makes calls and leaves by `_exit`; nothing of the parent's is unwound in it.
     match unsafe { libc::fork() } {
         0 => {
+            // SAFETY: it ends this process, if it hangs.
+            unsafe { libc::alarm(30) };
             let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
             // SAFETY: it ends this process.
             unsafe { libc::_exit(i32::from(!good.unwrap_or(false))) }
@@ -99,4 +105,32 @@ fn a_fork_has_backends_of_its_own_behind_a_channel_to_several_servers() {
         client.echo(&payload(b"after")).wait().expect("an echo");
         assert_eq!(channel.backends().len(), 2);
     }
+}
+
+#[test]
+fn a_fork_lets_go_of_a_stream_that_a_thread_of_the_parent_is_using() {
+    let (server, _, client) = stream_service::serve(&common::shm_address());
+    for _ in 0..5 {
+        let (mut there, back) = client.echo();
+        let begins = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let large = stream_service::number(1, 64 << 20);
+                begins.store(true, Ordering::SeqCst);
+                // It is copied under the stream's lock, which the child has for ever.
+                let _ = there.send_wait(&large);
+            });
+            wait_until(|| begins.load(Ordering::SeqCst));
+            std::thread::sleep(Duration::from_millis(4));
+            let mut back = Some(back);
+            let status = in_a_fork(|| {
+                let own = back.take().expect("the child's");
+                let none = own.metadata().is_none() && own.trailers().is_none();
+                drop(own);
+                none
+            });
+            assert_eq!(status, Some(0));
+        });
+    }
+    server.shutdown(common::LONG).expect("the device works");
 }

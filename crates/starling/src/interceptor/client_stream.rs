@@ -263,6 +263,10 @@ impl ChainedEnd {
 
     /// Gives the stream up.
     fn give_up(&self, end: impl FnOnce(&dyn StreamEnd)) {
+        if self.process != forks() {
+            // The interceptors are the parent's, with the lock that one of its threads may have had at the fork.
+            return;
+        }
         let answer = Answer {
             item: None,
             result: Err(Status::cancelled("the client no longer reads the stream")),
@@ -469,6 +473,9 @@ impl StreamEnd for ChainedEnd {
     }
 
     fn trailers(&self) -> Option<Metadata> {
+        if self.process != forks() {
+            return None;
+        }
         match &*self.chain.lock() {
             Chain::Over(answer) => Some(answer.trailers.clone()),
             Chain::Running(_) => None,

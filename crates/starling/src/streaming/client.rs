@@ -345,6 +345,10 @@ impl ClientEnd {
     }
 
     fn cancel(&self, why: Status) {
+        if self.process != forks() {
+            // The calls are the parent's. So is the lock, which a thread of the parent may have had at the fork.
+            return;
+        }
         let mut state = self.state.lock();
         if state.stream.is_over() {
             return;
@@ -355,10 +359,6 @@ impl ClientEnd {
         drop(state);
         if let Some(first) = self.uncommon.first() {
             first.cancel();
-        }
-        if self.process != forks() {
-            // The calls are the parent's.
-            return;
         }
         self.give_up((request, calls));
         self.route.flush();

@@ -81,7 +81,8 @@ impl StreamEnd for ClientEnd {
     }
 
     fn new_bundle(&self, bytes: usize) -> Option<Bundle> {
-        Some(self.state.lock().stream.new_bundle(bytes))
+        let is_own = self.process == forks();
+        is_own.then(|| self.state.lock().stream.new_bundle(bytes))
     }
 
     fn push_bundle(&self, bundle: Bundle) -> Result<(), Status> {
@@ -100,7 +101,7 @@ impl StreamEnd for ClientEnd {
     }
 
     fn is_coded(&self) -> bool {
-        self.state.lock().is_coded
+        self.process == forks() && self.state.lock().is_coded
     }
 
     fn close(&self) {
@@ -166,6 +167,9 @@ impl StreamEnd for ClientEnd {
     }
 
     fn headers(&self) -> Option<Metadata> {
+        if self.process != forks() {
+            return None;
+        }
         self.state.lock().stream.headers()?.ok()
     }
 
@@ -187,6 +191,9 @@ impl StreamEnd for ClientEnd {
     }
 
     fn trailers(&self) -> Option<Metadata> {
+        if self.process != forks() {
+            return None;
+        }
         self.state.lock().stream.trailers().cloned()
     }
 
