@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use starling_endpoint::{HeldMost, LargeBuffers, Msgbuf, OwnedMessage, Status};
 use starling_io::LARGE_BYTES;
 use starling_message::Bytes;
+use starling_msgbuf::spare;
 
 use super::limits::{AllHoldings, Holding, StreamLimits, StreamShare};
 
@@ -182,9 +183,11 @@ impl HeldBytes {
 
 /// A buffer for a message of a stream.
 pub(crate) fn spare_for(bytes: usize, buffers: &LargeBuffers) -> Msgbuf {
-    match bytes >= LARGE_BYTES {
-        true => buffers.take(bytes),
-        false => Msgbuf::new(),
+    match bytes {
+        LARGE_BYTES.. => buffers.take(bytes),
+        // Its body leaves it. A longer one may stay in it for long, and its memory is no larger than that.
+        ..SHORT_BODY => Msgbuf::from_vec(spare::take(bytes)),
+        _ => Msgbuf::new(),
     }
 }
 
@@ -198,7 +201,10 @@ pub(super) fn body_of(message: OwnedMessage, buffers: Option<&LargeBuffers>) -> 
         0 => Bytes::new(),
         _ if len < SHORT_BODY || body_at > LONG_HEADER && len <= LARGE_BODY => {
             let body = Bytes::copy_from_slice(&bytes[body_at..]);
-            drop(lent(bytes, buffers));
+            match buffers {
+                Some(buffers) if bytes.len() >= LARGE_BYTES => drop(buffers.lend(bytes)),
+                _ => spare::give(bytes),
+            }
             body
         }
         _ => {
