@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use starling_endpoint::Status;
+use starling_endpoint::{Code, Status};
 use starling_io::forks;
 use starling_message::protobuf::DecodeLimits;
 
@@ -331,11 +331,10 @@ impl RawCall {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(permit) => permit,
             };
-            if let Some(since) = queued.since {
-                let ended = permit.as_ref().err().map(Status::code);
-                let address = &self.shared.address;
-                metrics::record_queue(address, &queued.operation, since.elapsed(), ended);
-            }
+            queued.record(
+                &self.shared.address,
+                permit.as_ref().err().map(Status::code),
+            );
             let queued = std::mem::replace(&mut self.progress, Progress::ENDED);
             match (permit, queued) {
                 (Ok(()), Progress::Queued(queued)) => self.start(queued.operation),
@@ -382,6 +381,13 @@ impl RawCall {
 }
 
 impl Queued {
+    /// It has waited, and is made or ends with this code, if calls are measured.
+    fn record(&self, address: &str, ended: Option<Code>) {
+        if let Some(since) = self.since {
+            metrics::record_queue(address, &self.operation, since.elapsed(), ended);
+        }
+    }
+
     /// Waits for a permit until the deadline.
     fn poll_permit(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         loop {
@@ -426,12 +432,17 @@ impl Queued {
 
 impl Drop for RawCall {
     fn drop(&mut self) {
-        // A queued call leaves the queue when its listener is dropped.
-        if let Progress::Started(call) = &self.progress
-            && self.shared.is_of_this_process()
-            && call.0.abandon()
-        {
-            self.shared.transport.cancel(call);
+        match &self.progress {
+            Progress::Started(call) => {
+                if self.shared.is_of_this_process() && call.0.abandon() {
+                    self.shared.transport.cancel(call);
+                }
+            }
+            // It leaves the queue when its listener is dropped.
+            Progress::Queued(queued) if self.shared.is_of_this_process() => {
+                queued.record(&self.shared.address, Some(Code::Cancelled));
+            }
+            _ => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use starling_balance::ServiceConfigError;
+use starling_balance::{MAX_BACKENDS, ServiceConfigError};
 use starling_endpoint::{ConfigError, Status, WorkerConfigError};
 use starling_io::IoError;
 
@@ -48,6 +48,14 @@ pub enum Error {
          (ChannelBuilder::resolver)"
     )]
     NoBackends,
+    /// A channel is to have more servers than it can.
+    #[error(
+        "the channel has {given} servers, and a channel has {MAX_BACKENDS} at most: have several channels"
+    )]
+    TooManyBackends {
+        /// The addresses.
+        given: usize,
+    },
     /// A channel to several servers has a test's clock.
     #[error(
         "a channel to several servers goes by the machine's time: do not call ChannelBuilder::clock, or name one \

@@ -328,7 +328,7 @@ impl<T> Answers<T> {
     ///
     /// # Errors
     /// If they are not: how many calls failed, and why. The code is theirs if all failed with one code, else
-    /// UNKNOWN.
+    /// UNKNOWN. UNAVAILABLE if there is no server.
     pub fn successes(self) -> Result<Vec<T>, Status> {
         if !self.is_enough() {
             return Err(self.failure());
@@ -346,6 +346,10 @@ impl<T> Answers<T> {
     }
 
     fn failure(&self) -> Status {
+        if self.answers.is_empty() {
+            let text = "there is no server to call: a channel that is new or idle has none yet, `ready` finds them";
+            return Status::unavailable(text).with_not_run();
+        }
         let mut codes = self.failed().map(|(_, status)| status.code());
         let code = codes
             .next()

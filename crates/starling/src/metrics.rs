@@ -29,13 +29,14 @@
 //! the channel was made with; with several servers, that of the server that got the call. A call that did not run
 //! and is made again counts once for each attempt that an endpoint takes. A call with interceptors, compression,
 //! bounds, retries or hedging counts once, as its caller sees it: what interceptors answer counts, sizes are those of
-//! messages that are not compressed, and `server_address` has all servers of the channel.
+//! messages that are not compressed, and `server_address` has all servers of the channel, of many the first three.
 //!
 //! Messages' contents and metadata are in none of them. The counts of a server or channel that is gone stay.
 //!
 //! A process has at most 4,096 series, one for each method at each address at each end. When one more begins, those
 //! give way, with their counts, whose servers and channels are gone; such a series begins again at zero. If that makes
-//! no room, the calls of further methods and addresses count together, with `_OTHER` as method and address. A method
+//! no room, the calls of further methods and addresses count together, with `_OTHER` as method and address. So do those
+//! of further methods of one address, beyond some hundreds. A method
 //! takes some kilobytes for each thread that records it, as long as its server or channel lives, also if it counts
 //! there. So a process that calls many thousands of addresses at once has to have memory for that.
 
@@ -43,6 +44,7 @@ mod caller;
 mod client;
 mod local;
 mod page;
+mod places;
 mod server;
 mod streams;
 mod threads;
@@ -57,8 +59,7 @@ pub use starling_metrics::{CallSeries, CallTotals, HistogramTotals, SeriesKey, S
 
 pub(crate) use caller::CallerMeasure;
 pub(crate) use client::{
-    CallMeasure, ClientMetrics, Measured, SharedRecorders, record_queue, record_retry,
-    record_unmade,
+    CallMeasure, ClientMetrics, Measured, QueueMeasure, SharedRecorders, record_queue, record_retry,
 };
 pub(crate) use local::{CallClock, LocalMeasure, begin_local, end_local};
 pub use page::MetricsPage;
@@ -129,7 +130,7 @@ pub fn serve(address: &str) -> Result<MetricsPage, Error> {
 #[doc(hidden)]
 pub fn serve_text(
     address: &str,
-    text: impl Fn() -> Result<String, String> + Send + 'static,
+    text: impl Fn() -> Result<String, String> + Send + Sync + 'static,
 ) -> Result<MetricsPage, Error> {
     MetricsPage::open(address, text)
 }

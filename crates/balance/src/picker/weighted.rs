@@ -20,6 +20,8 @@ pub(super) struct Weighted {
     /// 1 to `MAX`, and one of them is `MAX`.
     weights: Vec<u16>,
     next: AtomicUsize,
+    /// The first of those with the largest weight.
+    heaviest: usize,
 }
 
 impl Weighted {
@@ -45,7 +47,10 @@ impl Weighted {
                 }
             }
         };
+        let max = weights.iter().max();
+        let heaviest = weights.iter().position(|weight| Some(weight) == max);
         Self {
+            heaviest: heaviest.unwrap_or_default(),
             weights,
             next: AtomicUsize::new(random.next_u64() as u32 as usize),
         }
@@ -67,8 +72,8 @@ impl Weighted {
                 return index;
             }
         }
-        // Other threads took the entries that this one would have taken.
-        0
+        // Other threads took the entries that this one would have taken. This one can take the most.
+        self.heaviest
     }
 }
 

@@ -232,6 +232,9 @@ impl Backend {
 
     /// Makes a call there and nowhere else.
     pub(super) fn send_only(self: &Arc<Self>, reply: Reply) {
+        if let Some(balancer) = self.balancer.upgrade() {
+            balancer.count_use();
+        }
         reply.call().0.place(Attempt::begin(self).pinned());
         self.transport.start(reply);
     }

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use starling_balance::{Pick, Picker, Policy, Random, Readiness, hash};
@@ -18,13 +18,12 @@ use super::backend::Backend;
 use super::background::{self, Notifier};
 use super::control::{Control, run};
 use super::placement::Routing;
-use super::queue::{Entry, Kind, Queue, Queued, fail};
+use super::queue::{Entry, Kind, Queue, Queued};
 use super::settings::Balancing;
 use crate::address::Address;
 use crate::channel_state::ChannelState;
 use crate::driver::{DirectTransport, Driver};
 use crate::error::Error;
-use crate::metrics;
 use crate::plane::{OutgoingCall, Reply, Transport};
 use crate::time::Time;
 
@@ -39,6 +38,8 @@ pub(super) struct Snapshot {
     pub(super) picker: Picker,
     /// The channel is idle, or waits for the resolver's first answer: calls wait.
     pub(super) is_starting: bool,
+    /// Nobody asks for backends.
+    pub(super) is_idle: bool,
     /// Why no backend can take calls.
     pub(super) failure: Status,
     /// All backends are driven together.
@@ -53,6 +54,7 @@ impl Snapshot {
             backends: Vec::new(),
             picker: Picker::new(&Policy::default(), &[], &mut Random::new(0)),
             is_starting: true,
+            is_idle: true,
             failure: Status::unavailable("the channel is not connected yet"),
             is_one_loop: false,
         }
@@ -81,6 +83,8 @@ pub(crate) struct Balancer {
     drivers: Mutex<Vec<(Address, Arc<Driver>)>>,
     /// Operations so far.
     started: AtomicU64,
+    /// Somebody asks for the backends of an idle channel.
+    is_wanted: AtomicBool,
     clock: MonotonicClock,
 }
 
@@ -98,6 +102,7 @@ impl Balancer {
             by_id: RwLock::default(),
             drivers: Mutex::default(),
             started: AtomicU64::new(0),
+            is_wanted: AtomicBool::new(false),
             clock: MonotonicClock::new(),
         });
         let weak = Weak::clone(&balancer.this);
@@ -120,6 +125,24 @@ impl Balancer {
         Waker::from(Arc::clone(&self.notifier))
     }
 
+    /// The channel is used: from now on its idle time begins anew.
+    pub(super) fn count_use(&self) {
+        self.started.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Has the channel find its backends, if it is idle, though no call waits for one.
+    pub(super) fn request_backends(&self) {
+        self.count_use();
+        if self.current().is_idle {
+            self.is_wanted.store(true, Ordering::Release);
+            self.notifier.notify();
+        }
+    }
+
+    pub(super) fn take_wanted(&self) -> bool {
+        self.is_wanted.swap(false, Ordering::AcqRel)
+    }
+
     pub(super) fn started(&self) -> u64 {
         self.started.load(Ordering::Relaxed)
     }
@@ -131,7 +154,7 @@ impl Balancer {
     /// The channel as a whole (gRPC, "Connectivity Semantics").
     pub(super) fn state(&self) -> ChannelState {
         let snapshot = self.current();
-        if snapshot.is_starting && snapshot.backends.is_empty() && self.queue.is_empty() {
+        if snapshot.is_idle && self.queue.is_empty() {
             return ChannelState::Idle;
         }
         match snapshot.picker.readiness() {
@@ -180,8 +203,9 @@ impl Balancer {
 
     /// Begins an operation.
     pub(super) fn begin(&self, reply: Reply, routing: Option<Box<Routing>>) {
-        self.started.fetch_add(1, Ordering::Relaxed);
-        if let Some(entry) = Entry::new(reply, routing, |call| self.place(call))
+        self.count_use();
+        if let Some(entry) =
+            Entry::new(reply, routing, &self.settings.name, |call| self.place(call))
             && self.dispatch(entry)
         {
             self.notifier.notify();
@@ -200,7 +224,7 @@ impl Balancer {
                 Next::Wait(version, is_stale) => (version, is_stale),
                 Next::Fail(version, status) => {
                     if !entry.waits {
-                        entry.fail(&self.settings.name, status);
+                        entry.fail(status);
                         return false;
                     }
                     (version, false)
@@ -249,7 +273,7 @@ impl Balancer {
                 false
             }
             Next::Fail(_, status) if !entry.waits => {
-                entry.fail(&self.settings.name, status);
+                entry.fail(status);
                 false
             }
             next @ (Next::Wait(..) | Next::Fail(..)) => {
@@ -262,14 +286,15 @@ impl Balancer {
 
     /// A call did not run at a backend, and may be made at another one.
     pub(super) fn go_elsewhere(&self, reply: Reply, routing: Box<Routing>, status: Status) {
-        if routing.tried.len() >= MOST_TRIED {
-            let waited = metrics::is_enabled().then_some(Duration::ZERO);
-            return fail(reply, &self.settings.name, waited, status);
-        }
+        let is_last = routing.tried.len() >= MOST_TRIED;
         let call = reply.call().clone();
-        let Some(entry) = Entry::new(reply, Some(routing), |call| self.place(call)) else {
+        let name = &self.settings.name;
+        let Some(entry) = Entry::new(reply, Some(routing), name, |call| self.place(call)) else {
             return;
         };
+        if is_last {
+            return entry.fail(status);
+        }
         match self.decide(&entry) {
             Next::Send(backend) => {
                 send(&backend, entry);
@@ -278,7 +303,7 @@ impl Balancer {
                 call.0.move_on();
             }
             // What this backend said is more than that there is no other one.
-            Next::Fail(..) if !entry.waits => entry.fail(&self.settings.name, status),
+            Next::Fail(..) if !entry.waits => entry.fail(status),
             Next::Wait(..) | Next::Fail(..) => {
                 if self.dispatch(entry) {
                     self.notifier.notify();
@@ -358,7 +383,8 @@ impl Drop for Balancer {
     }
 }
 
-fn send(backend: &Arc<Backend>, entry: Entry) {
+fn send(backend: &Arc<Backend>, mut entry: Entry) {
+    entry.leave();
     match entry.kind {
         Kind::Call(_) => backend.send(entry.reply, entry.routing),
         // The backend is connected.

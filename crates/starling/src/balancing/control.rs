@@ -112,7 +112,8 @@ impl Balancer {
         let now = self.now_ns();
         let mut guard = self.control.lock();
         let control = &mut *guard;
-        if !control.is_active && !self.queue.is_empty() {
+        let is_wanted = self.take_wanted() || !self.queue.is_empty();
+        if !control.is_active && is_wanted {
             self.activate(control);
         }
         if control.is_active {
@@ -235,6 +236,7 @@ impl Balancer {
         control.version += 1;
         let snapshot = Arc::new(Snapshot {
             version: control.version,
+            is_idle: false,
             is_starting: !control.is_answered && control.answer_failure.is_none(),
             failure: self.failure(control, &picker),
             is_one_loop,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use starling_endpoint::{MetadataView, Status};
+use starling_endpoint::{Metadata, MetadataView, Status};
 
 use super::backend::Backend;
 use crate::plane::{CallResult, Reply};
@@ -138,9 +138,14 @@ impl Attempt {
         self.end();
         // A stream counts by its end, not by its first response.
         if self.pin().is_none() {
-            let metadata = result.as_ref().map(|(response, _)| response.metadata());
-            let is_ok = metadata.is_ok();
-            self.backend.handle_end(is_ok, metadata.unwrap_or_default());
+            let (is_ok, metadata) = match result {
+                Ok((response, _)) => (true, response.metadata()),
+                Err(status) => (
+                    false,
+                    status.metadata().map(Metadata::view).unwrap_or_default(),
+                ),
+            };
+            self.backend.handle_end(is_ok, metadata);
         }
     }
 

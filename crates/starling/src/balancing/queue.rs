@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use starling_endpoint::Status;
 
 use super::placement::Routing;
-use crate::metrics::{self, record_unmade};
+use crate::metrics::QueueMeasure;
 use crate::plane::{CallHandle, Operation, OutgoingCall, Reply};
 
 /// An operation on its way to a backend.
@@ -19,8 +19,8 @@ pub(super) struct Entry {
     pub(super) waits: bool,
     pub(super) deadline: Option<Instant>,
     pub(super) routing: Option<Box<Routing>>,
-    /// Since when it is here, if calls are measured.
-    since: Option<Instant>,
+    /// If calls are measured.
+    measure: Option<QueueMeasure>,
 }
 
 /// What is asked for.
@@ -35,12 +35,13 @@ impl Entry {
     pub(super) fn new(
         reply: Reply,
         mut routing: Option<Box<Routing>>,
+        channel: &Arc<str>,
         place: impl FnOnce(&OutgoingCall) -> Option<u64>,
     ) -> Option<Self> {
-        let (kind, waits, deadline) = reply.call().0.with_operation(|operation| {
+        let (kind, waits, deadline, measure) = reply.call().0.with_operation(|operation| {
             let call = match operation {
                 Operation::Connect { wait_for_ready } => {
-                    return (Kind::Connect, *wait_for_ready, None);
+                    return (Kind::Connect, *wait_for_ready, None, None);
                 }
                 Operation::Call(call) => call,
             };
@@ -48,7 +49,8 @@ impl Entry {
                 routing.get_or_insert_default().avoid = avoid.0;
             }
             let (waits, deadline) = (call.wait_for_ready, call.message.deadline);
-            (Kind::Call(place(call)), waits, deadline)
+            let measure = QueueMeasure::begin(channel, call);
+            (Kind::Call(place(call)), waits, deadline, measure)
         })?;
         Some(Self {
             reply,
@@ -56,7 +58,7 @@ impl Entry {
             waits,
             deadline,
             routing,
-            since: metrics::is_enabled().then(Instant::now),
+            measure,
         })
     }
 
@@ -87,27 +89,24 @@ impl Entry {
     #[cold]
     pub(super) fn expire(self, name: &str) {
         let text = format!("no backend of {name} could be reached in time; the call did not run");
-        self.fail(name, Status::deadline_exceeded(text));
+        self.fail(Status::deadline_exceeded(text));
     }
 
     /// The end of an operation that no backend makes.
     #[cold]
-    pub(super) fn fail(self, name: &str, status: Status) {
-        let waited = self.since.map(|since| since.elapsed());
-        fail(self.reply, name, waited, status);
+    pub(super) fn fail(self, status: Status) {
+        if let Some(measure) = self.measure {
+            measure.end(status.code());
+        }
+        self.reply.finish(Err(status.with_not_run()));
     }
-}
 
-/// Ends an operation that no backend makes. It counts if it has waited for a time.
-#[cold]
-pub(super) fn fail(reply: Reply, name: &str, waited: Option<Duration>, status: Status) {
-    if let Some(waited) = waited {
-        let record = |operation: &mut Operation| {
-            record_unmade(name, operation, waited, status.code());
-        };
-        reply.call().0.with_operation(record);
+    /// A backend makes the call, and counts it.
+    pub(super) fn leave(&mut self) {
+        if let Some(measure) = self.measure.take() {
+            measure.leave();
+        }
     }
-    reply.finish(Err(status.with_not_run()));
 }
 
 #[derive(Default)]
@@ -194,7 +193,9 @@ mod tests {
     fn entry() -> (CallHandle, Entry) {
         let wait_for_ready = true;
         let call = CallHandle::unattended(Operation::Connect { wait_for_ready });
-        let entry = Entry::new(Reply::new(call.clone()), None, |_| None);
+        let entry = Entry::new(Reply::new(call.clone()), None, &"a channel".into(), |_| {
+            None
+        });
         (call, entry.expect("its caller waits"))
     }
 

@@ -23,7 +23,7 @@ pub(crate) enum Source {
 #[derive(Clone, Debug)]
 pub(crate) struct Balancing {
     /// For people: in texts of errors.
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) source: Source,
     pub(crate) policy: LoadBalancing,
     /// The service whose health counts.

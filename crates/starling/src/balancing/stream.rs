@@ -135,7 +135,7 @@ mod tests {
     fn a_stream_that_is_given_up_while_it_begins_again_does_not_wait_on() {
         let nobody = "mem://nobody-has-the-stream";
         let channel = BalancedTransport::new(Balancing {
-            name: nobody.to_owned(),
+            name: nobody.into(),
             source: Source::List(vec![nobody.to_owned()]),
             policy: LoadBalancing::pick_first(),
             health: None,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use starling_balance::{LoadBalancing, Policy, ServiceConfig};
+use starling_balance::{LoadBalancing, MAX_BACKENDS, Policy, ServiceConfig};
 use starling_endpoint::{EndpointConfig, Idle};
 use starling_io::forks;
 use starling_message::protobuf::DecodeLimits;
@@ -30,6 +30,8 @@ use crate::time::Time;
 const DEFAULT_CAPACITY: usize = 4096;
 /// A host name is looked up anew after so long, unless its builder sets another time.
 const REFRESH: Duration = Duration::from_secs(30);
+/// Servers in the name of a channel, at most: it is in texts of errors and the metrics of each method.
+const MOST_NAMED: usize = 4;
 
 /// The settings of a [`Channel`].
 #[derive(Clone)]
@@ -207,7 +209,8 @@ impl ChannelBuilder {
     /// What the channel's streams hold in all beyond their windows
     /// ([`CallOptions::stream_window`](crate::CallOptions::stream_window)): messages that came and did not fit,
     /// and what messages are when they are decompressed or decoded from protobuf, until the reader drops them. A
-    /// stream with one more ends with RESOURCE_EXHAUSTED. The default is 512 MiB.
+    /// stream with one more ends with RESOURCE_EXHAUSTED. The default is 512 MiB; less than twice the largest message
+    /// is too little, for one may be read while the next one comes.
     ///
     /// Within its window a stream holds up to twice as much: what waits, and what is read. The streams of the
     /// channels of an [`Endpoint`](crate::Endpoint) have the default together.
@@ -260,6 +263,10 @@ impl ChannelBuilder {
         if addresses.is_empty() && options.resolver.is_none() {
             return Err(Error::NoBackends);
         }
+        if addresses.len() > MAX_BACKENDS {
+            let given = addresses.len();
+            return Err(Error::TooManyBackends { given });
+        }
         let of_config = self
             .service_config
             .as_ref()
@@ -299,7 +306,7 @@ impl ChannelBuilder {
             (None, _) => Source::List(self.addresses.clone()),
         };
         Ok(Some(Balancing {
-            name: self.name(),
+            name: self.name().into(),
             source,
             policy,
             health,
@@ -310,8 +317,15 @@ impl ChannelBuilder {
         }))
     }
 
+    /// The servers, and of many the first ones.
     fn name(&self) -> String {
-        self.addresses.join(", ")
+        match self.addresses.len() {
+            0..=MOST_NAMED => self.addresses.join(", "),
+            all => {
+                let named = &self.addresses[..MOST_NAMED - 1];
+                format!("{} and {} more", named.join(", "), all - named.len())
+            }
+        }
     }
 
     /// A channel whose calls another plane makes, or a transport of your own. The address is a name for

@@ -7,30 +7,31 @@
 
 use std::collections::HashMap;
 use std::num::NonZero;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use starling_endpoint::Code;
+use starling_endpoint::{Code, MethodPath};
 use starling_metrics::{Recorder, Side, Writers};
 
+use super::places::Places;
 use super::recorder;
 use super::turns::{TurnRecorder, Turns};
 use crate::executor::Executor;
 use crate::plane::{Operation, OutgoingCall};
 
-/// Places for methods of one address, a power of two.
+/// Places for methods of one address.
 const PLACES: usize = 64;
-/// Places in which a method is looked for.
-const LOOKS: usize = 16;
+/// Further ones, where there is no room among those.
+const MORE: usize = 1024;
 /// The place of methods for which there is none.
-const OTHER: usize = PLACES;
+const OTHER: usize = PLACES + MORE;
 
 /// A call that is being measured. It belongs to the metrics of its connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
-    place: u8,
+    place: u16,
     request_bytes: u32,
     /// By the endpoint's clock. Never 0, so that no call takes no more room than a call.
     begun_ns: NonZero<u64>,
@@ -47,7 +48,7 @@ pub(crate) struct CallMeasure {
 
 impl CallMeasure {
     fn set(&self, call: Measured) {
-        let what = u64::from(call.request_bytes) << u8::BITS | u64::from(call.place);
+        let what = u64::from(call.request_bytes) << u16::BITS | u64::from(call.place);
         self.what.store(what, Ordering::Relaxed);
         self.begun_ns.store(call.begun_ns.get(), Ordering::Relaxed);
     }
@@ -59,8 +60,8 @@ impl CallMeasure {
         self.begun_ns.store(0, Ordering::Relaxed);
         let what = self.what.load(Ordering::Relaxed);
         Some(Measured {
-            place: what as u8,
-            request_bytes: (what >> u8::BITS) as u32,
+            place: what as u16,
+            request_bytes: (what >> u16::BITS) as u32,
             begun_ns,
         })
     }
@@ -81,57 +82,33 @@ pub(super) enum Place {
     Elsewhere,
 }
 
-/// Methods by their ids, in places that do not change: without a lock, by open addressing.
-struct Places {
-    /// 0: the place is free.
-    methods: [AtomicU32; PLACES],
+/// The recorders of methods, by their places.
+type Recorders<R> = [OnceLock<R>; PLACES];
+
+/// Those of further methods, in the endpoint's thread.
+struct More {
+    places: Places<MORE>,
+    own: Box<[OnceLock<TurnRecorder>]>,
 }
 
-impl Default for Places {
+impl Default for More {
     fn default() -> Self {
         Self {
-            methods: std::array::from_fn(|_| AtomicU32::new(0)),
+            places: Places::default(),
+            own: (0..MORE).map(|_| OnceLock::new()).collect(),
         }
     }
 }
-
-impl Places {
-    /// The place of a method.
-    #[inline]
-    fn of(&self, method: u32) -> usize {
-        let spread = method.wrapping_mul(0x9e37_79b1) >> (u32::BITS - PLACES.trailing_zeros());
-        for step in 0..LOOKS {
-            let place = (spread as usize + step) % PLACES;
-            match self.methods[place].load(Ordering::Relaxed) {
-                0 => return self.add(place, method),
-                known if known == method => return place,
-                _ => {}
-            }
-        }
-        OTHER
-    }
-
-    /// Takes a free place, unless another thread does.
-    #[cold]
-    fn add(&self, place: usize, method: u32) -> usize {
-        let (order, known) = (Ordering::Relaxed, &self.methods[place]);
-        match known.compare_exchange(0, method, order, order) {
-            Ok(_) => place,
-            Err(other) if other == method => place,
-            Err(_) => OTHER,
-        }
-    }
-}
-
-/// The recorders of methods, by their places; the last one is that of the methods for which there is no place.
-type Recorders<R> = [OnceLock<R>; PLACES + 1];
 
 /// The recorders of the calls that one endpoint makes to one address.
 pub(crate) struct ClientMetrics {
     address: Arc<str>,
-    places: Places,
+    places: Places<PLACES>,
     /// Those of the endpoint's thread.
     own: Recorders<TurnRecorder>,
+    more: OnceLock<Box<More>>,
+    /// That of all methods for which there is no place.
+    other: OnceLock<TurnRecorder>,
     /// Those of other threads.
     shared: OnceLock<Box<Recorders<Arc<Recorder>>>>,
     turns: Option<Arc<Turns>>,
@@ -144,6 +121,8 @@ impl ClientMetrics {
             address: address.into(),
             places: Places::default(),
             own: std::array::from_fn(|_| OnceLock::new()),
+            more: OnceLock::new(),
+            other: OnceLock::new(),
             shared: OnceLock::new(),
             turns: executor.turns.clone(),
         })
@@ -170,13 +149,13 @@ impl ClientMetrics {
         at: Place,
         now_ns: u64,
     ) -> Measured {
-        let place = self.places.of(method);
+        let place = self.place(method);
         match at {
             Place::Endpoint => self.own(place, path).begin(),
             Place::Elsewhere => self.shared(place, path).begin(),
         }
         Measured {
-            place: place as u8,
+            place: place as u16,
             request_bytes: u32::try_from(request_bytes).unwrap_or(u32::MAX),
             begun_ns: NonZero::new(now_ns).unwrap_or(NonZero::<u64>::MIN),
         }
@@ -186,7 +165,7 @@ impl ClientMetrics {
     /// turns, the call is counted with those of the next one.
     #[inline]
     pub(crate) fn end(&self, call: Measured, result: Result<usize, Code>, now_ns: u64) {
-        if let Some(recorder) = self.own[usize::from(call.place)].get() {
+        if let Some(recorder) = self.slot(call.place.into()).get() {
             let elapsed_ns = call.elapsed_ns(now_ns);
             recorder.end(elapsed_ns, call.request_bytes as usize, result);
         }
@@ -195,7 +174,7 @@ impl ClientMetrics {
     /// A call that a driver has begun did not run, and another server makes it: that one's driver counts it.
     #[cold]
     pub(crate) fn leave(&self, call: Measured) {
-        if let Some(recorder) = self.own[usize::from(call.place)].get() {
+        if let Some(recorder) = self.slot(call.place.into()).get() {
             recorder.leave();
         }
     }
@@ -236,15 +215,44 @@ impl ClientMetrics {
     /// The recorder of a method's place, in the endpoint's thread. The path is that of the method.
     #[inline]
     fn own(&self, place: usize, path: &str) -> &TurnRecorder {
-        match self.own[place].get() {
+        match self.slot(place).get() {
             Some(recorder) => recorder,
             None => self.make_own(place, path),
         }
     }
 
+    /// The place of a method.
+    #[inline]
+    fn place(&self, method: u32) -> usize {
+        let place = self.places.of(method);
+        place.unwrap_or_else(|| self.further_place(method))
+    }
+
+    #[cold]
+    fn further_place(&self, method: u32) -> usize {
+        let more = self.more.get_or_init(Box::default);
+        more.places.of(method).map_or(OTHER, |place| PLACES + place)
+    }
+
+    /// Where the recorder of a place is, in the endpoint's thread.
+    #[inline]
+    fn slot(&self, place: usize) -> &OnceLock<TurnRecorder> {
+        let slot = self.own.get(place);
+        slot.unwrap_or_else(|| self.further_slot(place))
+    }
+
+    #[cold]
+    fn further_slot(&self, place: usize) -> &OnceLock<TurnRecorder> {
+        let slot = self
+            .more
+            .get()
+            .and_then(|more| more.own.get(place - PLACES));
+        slot.unwrap_or(&self.other)
+    }
+
     #[cold]
     fn make_own(&self, place: usize, path: &str) -> &TurnRecorder {
-        self.own[place].get_or_init(|| {
+        self.slot(place).get_or_init(|| {
             let (address, path) = self.labels(place, path);
             TurnRecorder::new(self.turns.as_ref(), Side::Client, &address, path)
         })
@@ -252,12 +260,16 @@ impl ClientMetrics {
 
     /// The same in other threads.
     #[cold]
-    fn shared(&self, place: usize, path: &str) -> &Recorder {
+    fn shared(&self, place: usize, path: &str) -> Arc<Recorder> {
+        let (address, path) = self.labels(place, path);
         let shared = || Box::new(std::array::from_fn(|_| OnceLock::new()));
-        self.shared.get_or_init(shared)[place].get_or_init(|| {
-            let (address, path) = self.labels(place, path);
-            recorder(Side::Client, &address, path, Writers::Many)
-        })
+        match self.shared.get_or_init(shared).get(place) {
+            None => shared_recorder(&address, path),
+            Some(slot) => {
+                let make = || recorder(Side::Client, &address, path, Writers::Many);
+                Arc::clone(slot.get_or_init(make))
+            }
+        }
     }
 
     fn labels<'a>(&self, place: usize, path: &'a str) -> (Arc<str>, &'a str) {
@@ -271,7 +283,7 @@ impl ClientMetrics {
 /// The recorders of a channel's methods that all threads of the process share: found without a lock, but for the
 /// first time.
 #[derive(Default)]
-pub(crate) struct SharedRecorders(OnceLock<Box<(Places, Recorders<Arc<Recorder>>)>>);
+pub(crate) struct SharedRecorders(OnceLock<Box<(Places<PLACES>, Recorders<Arc<Recorder>>)>>);
 
 impl SharedRecorders {
     /// That of a method of this channel.
@@ -279,8 +291,11 @@ impl SharedRecorders {
         let empty = || Box::new((Places::default(), std::array::from_fn(|_| OnceLock::new())));
         let (places, recorders) = &**self.0.get_or_init(empty);
         match places.of(method) {
-            OTHER => shared_recorder(address, path),
-            place => Arc::clone(recorders[place].get_or_init(|| shared_recorder(address, path))),
+            None => shared_recorder(address, path),
+            Some(place) => {
+                let make = || shared_recorder(address, path);
+                Arc::clone(recorders[place].get_or_init(make))
+            }
         }
     }
 }
@@ -331,20 +346,66 @@ pub(crate) fn record_queue(
     let recorder = shared_recorder(address, call.message.path.as_str());
     let waited_ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
     recorder.record_queued(waited_ns);
-    if let Some(code) = ended {
-        record_unmade(address, operation, waited, code);
+    if let Some(code) = ended
+        && !call.counted_by_caller
+    {
+        record_unmade(address, call.message.path.as_str(), waited, code);
     }
 }
 
 /// A call ended with this code after so long, and no driver has begun it.
 #[cold]
-pub(crate) fn record_unmade(address: &str, operation: &Operation, waited: Duration, code: Code) {
-    if let Operation::Call(call) = operation
-        && !call.counted_by_caller
-    {
-        let recorder = shared_recorder(address, call.message.path.as_str());
-        recorder.begin();
-        recorder.end(code, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
+fn record_unmade(address: &str, path: &str, waited: Duration, code: Code) {
+    let recorder = shared_recorder(address, path);
+    recorder.begin();
+    recorder.end(code, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
+}
+
+/// A call that waits for a driver to begin it. If this is dropped before, it was cancelled.
+pub(crate) struct QueueMeasure {
+    since: Instant,
+    address: Arc<str>,
+    path: MethodPath,
+    has_ended: bool,
+}
+
+impl QueueMeasure {
+    /// None: metrics are not enabled, or the call's caller counts it.
+    pub(crate) fn begin(address: &Arc<str>, call: &OutgoingCall) -> Option<Self> {
+        (super::is_enabled() && !call.counted_by_caller).then(|| Self {
+            since: Instant::now(),
+            address: Arc::clone(address),
+            path: call.message.path.clone(),
+            has_ended: false,
+        })
+    }
+
+    /// A driver begins the call, and counts it.
+    pub(crate) fn leave(mut self) {
+        self.has_ended = true;
+    }
+
+    /// The call ends with this code, and no driver has begun it.
+    pub(crate) fn end(mut self, code: Code) {
+        self.record(code);
+    }
+
+    fn record(&mut self, code: Code) {
+        self.has_ended = true;
+        record_unmade(
+            &self.address,
+            self.path.as_str(),
+            self.since.elapsed(),
+            code,
+        );
+    }
+}
+
+impl Drop for QueueMeasure {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.record(Code::Cancelled);
+        }
     }
 }
 

@@ -1,16 +1,17 @@
 //! A page for a scraper: the least of HTTP/1.1 that Prometheus, a browser and `curl` ask for.
 //!
-//! One thread, one connection at a time, each with a second for its request and five for the answer: a page is asked
-//! for every few seconds. Whoever reads slowly holds up the others for that long.
+//! A thread accepts connections, and each has a thread of its own, with a second for its request and five for the
+//! answer. There are sixteen of them at most: further ones wait.
 
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use starling_io::{Fault, IoError};
 
 use crate::error::Error;
@@ -19,13 +20,17 @@ use crate::error::Error;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long it may take to read the whole answer.
 const READING: Duration = Duration::from_secs(5);
+/// Connections at once, at most.
+const MOST: usize = 16;
 /// Bytes of a request's head, at most.
 const MAX_HEAD: usize = 8 << 10;
 
-/// What a page shows, or why it cannot.
-pub(super) trait PageText: Fn() -> Result<String, String> + Send + 'static {}
+const THREAD: &str = "starling-metrics";
 
-impl<T: Fn() -> Result<String, String> + Send + 'static> PageText for T {}
+/// What a page shows, or why it cannot.
+pub(super) trait PageText: Fn() -> Result<String, String> + Send + Sync + 'static {}
+
+impl<T: Fn() -> Result<String, String> + Send + Sync + 'static> PageText for T {}
 
 /// A page of metrics, at `http://ADDRESS/metrics`. Dropping it closes the page.
 pub struct MetricsPage {
@@ -45,8 +50,8 @@ impl MetricsPage {
         let address = listener.local_addr().map_err(failed)?;
         let is_closed = Arc::new(AtomicBool::new(false));
         let its_flag = Arc::clone(&is_closed);
-        let thread = std::thread::Builder::new()
-            .name("starling-metrics".into())
+        let thread = Builder::new()
+            .name(THREAD.into())
             .spawn(move || answer_all(&listener, &its_flag, &text))
             .map_err(|error| Error::system("start a thread for the page of metrics", error))?;
         Ok(Self {
@@ -89,17 +94,59 @@ impl Drop for MetricsPage {
     }
 }
 
+/// Returns when all connections have their answers.
 fn answer_all(listener: &TcpListener, is_closed: &AtomicBool, text: &impl PageText) {
-    for connection in listener.incoming() {
-        if is_closed.load(Ordering::Acquire) {
-            return;
+    let room = Room::default();
+    std::thread::scope(|scope| {
+        for connection in listener.incoming() {
+            if is_closed.load(Ordering::Acquire) {
+                return;
+            }
+            let Ok(connection) = connection else {
+                // For lack of files: others are closed meanwhile.
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            };
+            let place = room.enter();
+            let answer = move || {
+                let _place = place;
+                // A client that goes away has no answer, and that is all.
+                let _ = answer(connection, text);
+            };
+            // If there is no thread for it, the connection is closed.
+            let _ = Builder::new()
+                .name(THREAD.into())
+                .spawn_scoped(scope, answer);
         }
-        match connection {
-            // A client that goes away has no answer, and that is all.
-            Ok(connection) => drop(answer(connection, text)),
-            // For lack of files: others are closed meanwhile.
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+    });
+}
+
+/// Connections that have threads.
+#[derive(Default)]
+struct Room {
+    taken: Mutex<usize>,
+    left: Condvar,
+}
+
+/// That of one of them.
+struct Place<'a>(&'a Room);
+
+impl Room {
+    /// Waits until there is a place.
+    fn enter(&self) -> Place<'_> {
+        let mut taken = self.taken.lock();
+        while *taken == MOST {
+            self.left.wait(&mut taken);
         }
+        *taken += 1;
+        Place(self)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        *self.0.taken.lock() -= 1;
+        self.0.left.notify_one();
     }
 }
 
@@ -186,7 +233,9 @@ fn read_head(connection: &mut Timed) -> io::Result<String> {
     loop {
         let count = connection.read(&mut part)?;
         head.extend_from_slice(&part[..count]);
-        let is_whole = head.windows(4).any(|window| window == b"\r\n\r\n");
+        // RFC 9112, 2.2: a line feed alone may end a line, too.
+        let has = |end: &[u8]| head.windows(end.len()).any(|window| window == end);
+        let is_whole = has(b"\r\n\r\n") || has(b"\n\n");
         if count == 0 || is_whole || head.len() >= MAX_HEAD {
             return Ok(String::from_utf8_lossy(&head).into_owned());
         }

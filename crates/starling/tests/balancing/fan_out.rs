@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use starling::{CallOptions, Channel, Code, FanOut};
+use starling::{CallOptions, Channel, ChannelState, Code, FanOut};
 use starling_test_protos::test::TestClient;
 
 use crate::common::{any_addresses, payload, shm_address, wait_until};
@@ -95,4 +95,32 @@ fn a_channel_to_one_server_fans_out_to_it() {
     let all = FanOut::over(&channel, TestClient::new);
     let answers = all.call(|client| client.echo(&payload(b"one"))).wait();
     assert_eq!(answers.successes().expect("it is there").len(), 1);
+}
+
+#[test]
+fn calls_to_each_server_keep_a_channel_from_being_idle_and_wake_an_idle_one() {
+    let servers = servers(&[shm_address(), shm_address()]);
+    let builder = Channel::balanced(addresses_of(&servers)).idle_timeout(40 * MILLI);
+    let channel = builder.lazy().expect("a channel");
+    let empty = FanOut::over(&channel, TestClient::new);
+    assert!(empty.is_empty());
+    let call = |fan_out: &FanOut<TestClient<Channel>>| {
+        let call = fan_out.call(|client| client.echo(&payload(b"")));
+        call.wait().successes().map(|answers| answers.len())
+    };
+    let none = call(&empty).expect_err("there is nobody");
+    assert_eq!(none.code(), Code::Unavailable, "{none}");
+    assert!(!none.may_have_run(), "{none}");
+    // To ask for them wakes the channel.
+    wait_until(|| FanOut::over(&channel, TestClient::new).len() == 2);
+    until_ready(&channel, 2);
+    let all = FanOut::over(&channel, TestClient::new);
+    for _ in 0..30 {
+        assert_eq!(call(&all).expect("both"), 2);
+        assert_ne!(channel.state(), ChannelState::Idle);
+        std::thread::sleep(5 * MILLI);
+    }
+    drop(all);
+    wait_until(|| channel.state() == ChannelState::Idle);
+    wait_until(|| channel.each_backend().len() == 2);
 }

@@ -121,6 +121,8 @@ fn a_server_that_cannot_say_how_it_is_gets_calls_and_one_that_fails_to_does_not(
         (Code::ResourceExhausted, true),
         (Code::Internal, false),
         (Code::Unauthenticated, false),
+        // As if the connection had ended, but it has not.
+        (Code::Unavailable, false),
     ] {
         let (builder, gate) = server(&[&shm_address()]);
         let builder = builder.interceptor(Refuses(code)).build();

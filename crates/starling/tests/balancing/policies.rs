@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use starling::{
-    CallOptions, Channel, FailurePercentage, LOAD_REPORT_KEY, LoadBalancing, LoadReport,
-    OutlierDetection, RingHash, Weighting,
+    CallOptions, Channel, Code, FailurePercentage, InterceptedCall, InterceptedResponse,
+    Interceptor, LOAD_REPORT_KEY, LoadBalancing, LoadReport, Metadata, Next, OutlierDetection,
+    RingHash, Status, Weighting,
 };
 use starling_test_protos::test::TestClient;
 
-use crate::common::{Gate, LONG, impatient, payload, serve, shm_address, wait_until};
+use crate::common::{Gate, LONG, impatient, payload, serve, server, shm_address, wait_until};
 use crate::script::{MILLI, Script, serve_script, unavailable};
 use crate::{Servers, addresses_of, end_server, runs, servers, shares, until_ready, until_shares};
 
@@ -83,6 +84,54 @@ fn servers_get_as_many_calls_as_their_load_reports_say_they_can_take() {
     // Bytes that are no report change nothing.
     scripts[0].respond_with(LOAD_REPORT_KEY, &[0xff; 20]);
     until_shares(&client, &servers, &[8, 2]);
+}
+
+/// Has calls fail, and reports a load with that.
+struct Fails(f64);
+
+impl Interceptor for Fails {
+    async fn intercept(
+        &self,
+        call: InterceptedCall,
+        next: Next<'_>,
+    ) -> Result<InterceptedResponse, Status> {
+        next.run(call).await?;
+        let report = LoadReport {
+            requests_per_second: 100.0,
+            cpu_utilization: self.0,
+            ..LoadReport::default()
+        };
+        let mut metadata = Metadata::new();
+        let added = metadata.set(LOAD_REPORT_KEY, report.to_bytes());
+        added.expect("a valid pair");
+        Err(Status::new(Code::NotFound, "as requested").with_metadata(metadata))
+    }
+}
+
+#[test]
+fn the_load_reports_of_calls_that_fail_count() {
+    let servers: Servers = [0.2, 0.8]
+        .map(|load| {
+            let (builder, gate) = server(&[&shm_address()]);
+            let server = builder.interceptor(Fails(load)).build().expect("a server");
+            (server.spawn().expect("threads"), gate)
+        })
+        .into();
+    let weighting = Weighting::default()
+        .blackout(Duration::ZERO)
+        .update(100 * MILLI);
+    let policy = LoadBalancing::weighted_round_robin(weighting);
+    let channel = Channel::balanced(addresses_of(&servers)).health_check(None);
+    let channel = channel.load_balancing(policy).lazy().expect("a channel");
+    let client = TestClient::new(channel.clone());
+    wait_until(|| {
+        let before = runs(&servers);
+        for _ in 0..10 {
+            client.echo(&payload(b"")).wait().expect_err("as requested");
+        }
+        let after = runs(&servers);
+        [after[0] - before[0], after[1] - before[1]] == [8, 2]
+    });
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{any_addresses, payload, serve, wait_until};
+use futures::FutureExt;
 use starling::metrics::{CallTotals, Side};
 use starling::{CallOptions, Channel, Code, Endpoint, ServerHandle};
 use starling_test_protos::test::{Failure, RelayRequest, TestClient};
@@ -424,4 +425,85 @@ fn calls_that_no_backend_makes_count_too() {
     };
     assert_eq!(count("test.Test/Echo", Code::Unavailable), 1);
     assert_eq!(count("test.Test/Work", Code::DeadlineExceeded), 1);
+}
+
+/// The calls of a method that ended so, of a channel or a server of this name.
+fn count(name: &str, method: &str, code: Code) -> u64 {
+    let all = starling::metrics::snapshot().into_iter();
+    let own = all.filter(|series| &*series.key.address == name && &*series.key.method == method);
+    own.map(|series| series.totals.duration(code).count()).sum()
+}
+
+#[test]
+fn calls_that_are_given_up_before_a_backend_has_them_count_as_cancelled() {
+    starling::metrics::enable();
+    let (server, gate) = serve("mem://metrics-given-up");
+    let full = Channel::builder(server.address()).capacity(1);
+    let full = TestClient::new(full.lazy().expect("a channel"));
+    let first = full.wait(&payload(b"1"));
+    for _ in 0..3 {
+        let _ = full.echo(&payload(b""));
+        let mut polled = std::pin::pin!(full.echo(&payload(b"")).into_future());
+        assert!(
+            polled.as_mut().now_or_never().is_none(),
+            "it waits for room"
+        );
+    }
+    gate.open.store(true, Ordering::SeqCst);
+    first.wait().expect("an echo");
+    assert_eq!(
+        count(server.address(), "test.Test/Echo", Code::Cancelled),
+        6
+    );
+
+    let nobody = Channel::balanced([common::shm_address(), common::shm_address()]);
+    let nobody = nobody.lazy().expect("a channel");
+    let name = nobody.address().to_owned();
+    let client = TestClient::new(nobody).with_options(CallOptions::waiting());
+    for _ in 0..3 {
+        drop(client.echo(&payload(b"")));
+    }
+    wait_until(|| count(&name, "test.Test/Echo", Code::Cancelled) == 3);
+}
+
+#[test]
+fn each_of_many_methods_counts_by_itself() {
+    starling::metrics::enable();
+    let (server, _) = serve("mem://metrics-many-methods");
+    let channel = Channel::lazy(server.address()).expect("a channel");
+    for number in 0..300 {
+        let call = channel.call_protobuf(
+            &format!("/many.Many/M{number}"),
+            &[],
+            &CallOptions::default(),
+        );
+        call.wait().expect_err("no server has it");
+    }
+    for number in 0..300 {
+        let method = format!("many.Many/M{number}");
+        assert_eq!(
+            count(server.address(), &method, Code::Unimplemented),
+            1,
+            "{method}"
+        );
+    }
+}
+
+#[test]
+fn a_channel_to_many_servers_has_a_short_name() {
+    let servers: Vec<_> = (0..300)
+        .map(|number| format!("mem://many-{number}"))
+        .collect();
+    let channel = Channel::balanced(&servers).lazy().expect("a channel");
+    let name = channel.address();
+    assert_eq!(
+        name,
+        "mem://many-0, mem://many-1, mem://many-2 and 297 more"
+    );
+    let channel = Channel::balanced(&servers[..4]).lazy().expect("a channel");
+    assert!(
+        channel.address().ends_with(", mem://many-3"),
+        "{}",
+        channel.address()
+    );
 }

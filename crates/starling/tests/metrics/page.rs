@@ -85,6 +85,24 @@ fn a_client_that_says_nothing_or_too_much_holds_up_no_other_for_long() {
 }
 
 #[test]
+fn clients_that_say_nothing_do_not_hold_up_the_others_one_by_one() {
+    let page = starling::metrics::serve("127.0.0.1:0").expect("a free port");
+    let silent: Vec<_> = (0..12)
+        .map(|_| TcpStream::connect(page.address()).expect("the page"))
+        .collect();
+    // A line feed alone ends a line, too.
+    let answer = ask(page.address(), "GET /metrics HTTP/1.1\nHost: x\n\n");
+    assert!(answer.starts_with("HTTP/1.1 200"));
+    // Those before it were not waited for.
+    let waits = |mut connection: &TcpStream| {
+        connection.set_nonblocking(true).expect("a socket");
+        let read = connection.read(&mut [0]);
+        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    assert!(silent.iter().any(waits));
+}
+
+#[test]
 fn a_page_that_is_dropped_is_closed_and_a_taken_address_is_an_error() {
     let page = starling::metrics::serve("127.0.0.1:0").expect("a free port");
     let address = page.address();

@@ -24,6 +24,7 @@ impl Balancer {
     /// The channel is used.
     pub(super) fn activate(&self, control: &mut Control) {
         control.is_active = true;
+        control.force_publish();
         control.times.begin(self.now_ns(), self.started());
         match &self.settings.source {
             Source::List(addresses) => {
