@@ -24,8 +24,8 @@
 //! | metrics of calls | [`starling::metrics::snapshot`], every ten seconds unless set, as cumulative sums and histograms under the names of OpenTelemetry's semantic conventions |
 //! | counters of threads | [`starling::metrics::threads`], as `starling.endpoint.*`, `starling.protocol.*`, `starling.device.*` |
 //!
-//! Metrics go in requests of at most 64 series, which stay below the 4 MiB that a collector takes. A process has at
-//! most 4,096 series: [`starling::metrics`] says what happens beyond them.
+//! Metrics go in requests of at most 64 series, fewer if their names are long, which stay below the 4 MiB that a
+//! collector takes. A process has at most 4,096 series: [`starling::metrics`] says what happens beyond them.
 //!
 //! A program that has a pipeline of its own for spans takes [`OtelTracer`] alone.
 
@@ -116,18 +116,50 @@ impl OtlpBuilder {
     /// # Errors
     /// If the address is malformed, if there can be no thread, or if the process has another tracer.
     pub fn start(self) -> Result<Otlp, OtlpError> {
-        let malformed = |error: &dyn fmt::Display| OtlpError::Address {
-            address: self.address.clone(),
-            problem: error.to_string(),
-        };
-        let endpoint =
-            Endpoint::from_shared(self.address.clone()).map_err(|error| malformed(&error))?;
+        let endpoint = self.endpoint()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("starling-otlp")
             .enable_all()
             .build()
             .map_err(OtlpError::Runtime)?;
+        match self.start_in(&runtime, endpoint) {
+            Ok(mut exports) => {
+                exports.runtime = Some(runtime);
+                Ok(exports)
+            }
+            Err(error) => {
+                // The caller may be in a runtime, which must not wait for another one.
+                runtime.shutdown_background();
+                Err(error)
+            }
+        }
+    }
+
+    fn endpoint(&self) -> Result<Endpoint, OtlpError> {
+        let malformed = |problem: String| OtlpError::Address {
+            address: self.address.clone(),
+            problem,
+        };
+        let endpoint = Endpoint::from_shared(self.address.clone());
+        let endpoint = endpoint.map_err(|error| malformed(error.to_string()))?;
+        let uri = endpoint.uri();
+        match (uri.scheme_str(), uri.authority()) {
+            (Some("http"), Some(host)) if host.port().is_none() && host.as_str().contains("]:") => {
+                Err(malformed("its port is no port".into()))
+            }
+            (Some("http"), Some(host)) => match host.as_str().rsplit_once(':') {
+                Some((_, port)) if !port.ends_with(']') && port.parse::<u16>().is_err() => {
+                    Err(malformed(format!("{port} is no port")))
+                }
+                _ => Ok(endpoint),
+            },
+            (Some("https"), _) => Err(malformed("TLS is missing".into())),
+            _ => Err(malformed("it does not begin with http://".into())),
+        }
+    }
+
+    fn start_in(self, runtime: &Runtime, endpoint: Endpoint) -> Result<Otlp, OtlpError> {
         // The channel is used in this runtime.
         let entered = runtime.enter();
         let channel = push::connect(endpoint);
@@ -154,7 +186,7 @@ impl OtlpBuilder {
             provider,
             metrics: Some(metrics),
             end,
-            runtime: Some(runtime),
+            runtime: None,
         })
     }
 }

@@ -13,6 +13,8 @@ use starling::metrics::{CallSeries, HistogramTotals, Side, ThreadCounters};
 
 /// Series of calls, or threads, of one request: it stays below the 4 MiB that a collector takes.
 const ROWS: usize = 64;
+/// Bytes of the labels of its series, at most, unless one has more: each is there for each code and histogram.
+const LABEL_BYTES: usize = 32 << 10;
 
 pub(crate) fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -45,10 +47,26 @@ pub(crate) fn requests<'a>(
 ) -> impl Iterator<Item = ExportMetricsServiceRequest> + 'a {
     let now = unix_ns();
     let times = Times { begun, now };
-    let of_calls = calls.chunks(ROWS);
+    let mut left = calls;
+    let of_calls = std::iter::from_fn(move || {
+        let (request, rest) = left.split_at(rows(left));
+        left = rest;
+        (!request.is_empty()).then_some(request)
+    });
     let of_calls = of_calls.map(move |calls| request(service_name, times, calls, &[]));
     let of_threads = threads.chunks(ROWS);
     of_calls.chain(of_threads.map(move |threads| request(service_name, times, &[], threads)))
+}
+
+/// How many of these series one request has.
+fn rows(calls: &[CallSeries]) -> usize {
+    let mut bytes = 0;
+    let fits = |series: &&CallSeries| {
+        bytes += series.key.method.len() + series.key.address.len();
+        bytes <= LABEL_BYTES
+    };
+    let fitting = calls.iter().take(ROWS).take_while(fits).count();
+    fitting.max(calls.len().min(1))
 }
 
 fn request(
@@ -308,12 +326,12 @@ mod tests {
     /// What a collector takes, unless it is told otherwise.
     const MOST: usize = 4 << 20;
 
-    /// Series with as many points as they can have.
-    fn full(series: usize) -> Vec<CallSeries> {
+    /// Series with as many points as they can have, at this address.
+    fn full(series: usize, address: &str) -> Vec<CallSeries> {
         let registry = Registry::default();
         let key = |number| SeriesKey {
             side: Side::Server,
-            address: "udp://storage-node-17.rack-3.example.com:9000".into(),
+            address: address.into(),
             method: format!("a.package.of.some.depth.Service/Method{number}").into(),
         };
         let recorder = registry.recorder(&key(0), Writers::Many);
@@ -333,8 +351,16 @@ mod tests {
 
     #[test]
     fn all_series_go_in_requests_that_a_collector_takes() {
-        let calls = full(1000);
-        let requests: Vec<_> = requests("kv", 1, &calls, &[]).collect();
+        let address = "udp://storage-node-17.rack-3.example.com:9000";
+        // Longer names make more requests of them.
+        for (address, most) in [(address, 16), (&address.repeat(100), 500)] {
+            check(&full(1000, address), most);
+        }
+    }
+
+    fn check(calls: &[CallSeries], most: usize) {
+        let requests: Vec<_> = requests("kv", 1, calls, &[]).collect();
+        assert!(requests.len() <= most, "{}", requests.len());
         let mut seen = HashSet::new();
         for request in &requests {
             assert!(request.encoded_len() < MOST, "{}", request.encoded_len());
