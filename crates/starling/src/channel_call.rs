@@ -432,16 +432,13 @@ impl Queued {
 
 impl Drop for RawCall {
     fn drop(&mut self) {
+        if !self.shared.is_of_this_process() {
+            return;
+        }
         match &self.progress {
-            Progress::Started(call) => {
-                if self.shared.is_of_this_process() && call.0.abandon() {
-                    self.shared.transport.cancel(call);
-                }
-            }
+            Progress::Started(call) if call.0.abandon() => self.shared.transport.cancel(call),
             // It leaves the queue when its listener is dropped.
-            Progress::Queued(queued) if self.shared.is_of_this_process() => {
-                queued.record(&self.shared.address, Some(Code::Cancelled));
-            }
+            Progress::Queued(queued) => queued.record(&self.shared.address, Some(Code::Cancelled)),
             _ => {}
         }
     }

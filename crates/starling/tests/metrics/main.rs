@@ -442,7 +442,7 @@ fn calls_that_are_given_up_before_a_backend_has_them_count_as_cancelled() {
     let full = TestClient::new(full.lazy().expect("a channel"));
     let first = full.wait(&payload(b"1"));
     for _ in 0..3 {
-        let _ = full.echo(&payload(b""));
+        drop(full.echo(&payload(b"")));
         let mut polled = std::pin::pin!(full.echo(&payload(b"")).into_future());
         assert!(
             polled.as_mut().now_or_never().is_none(),
