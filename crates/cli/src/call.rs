@@ -102,7 +102,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let request = request.map_err(|error| CliError::Usage(error.to_string()))?;
     let response = client().call(&method, &request).wait()?;
     for (key, value) in response.metadata().iter() {
-        eprintln!("{key}: {}", String::from_utf8_lossy(value));
+        let value = String::from_utf8_lossy(value);
+        eprintln!("{key}: {}", output::harmless(&value));
     }
     output::print(&response.to_json())
 }

@@ -95,7 +95,7 @@ fn main() -> ExitCode {
         // The reader of our output, such as `head`, has ended.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", output::harmless(&error.to_string()));
             error.exit_code()
         }
     }

@@ -106,6 +106,15 @@ everywhere!(
         assert_eq!(status.message(), "the other one won");
         let metadata = status.metadata().expect("metadata");
         assert_eq!(metadata.value("detail"), Some(&b"seven"[..]));
+
+        // A failure is one, whatever its code says.
+        failure.set_code(Code::Ok as u32);
+        let status = client.fail(&failure).await.expect_err("as asked");
+        assert_eq!(status.code(), Code::Internal);
+        assert!(status.message().contains("the other one won"), "{status}");
+        assert!(status.message().contains("the code OK"), "{status}");
+        let metadata = status.metadata().expect("metadata");
+        assert_eq!(metadata.value("detail"), Some(&b"seven"[..]));
     }
 );
 

@@ -1,5 +1,7 @@
 //! The header of a response.
 
+use std::borrow::Cow;
+
 use super::extension::{HeaderSize, LENGTH_LEN, split_extension};
 use crate::code::Code;
 use crate::coding::CompressedBody;
@@ -122,6 +124,11 @@ impl ResponseParts<'_> {
         let start = out.len();
         out.extend_from_slice(&[0; LENGTH_LEN]);
         if let Some(status) = self.status {
+            let status = &match status.code() {
+                // By a handler. To a receiver it would be a response that is malformed.
+                Code::Ok => Cow::Owned(failure_with_ok(status)),
+                _ => Cow::Borrowed(status),
+            };
             put_field(out, tag::STATUS, &[status.code() as u8]);
             let message = status.wire_message();
             if !message.is_empty() {
@@ -144,6 +151,17 @@ impl ResponseParts<'_> {
             continues_stream: false,
             len: (LENGTH_LEN + length) as u16,
         }
+    }
+}
+
+/// A failure that says that it is none.
+#[cold]
+fn failure_with_ok(status: &Status) -> Status {
+    let text = format!("the handler failed with the code OK: {}", status.message());
+    let failure = Status::internal(text);
+    match status.may_have_run() {
+        true => failure,
+        false => failure.with_not_run(),
     }
 }
 
