@@ -171,7 +171,7 @@ impl Channel {
 
     /// A channel to each of the servers behind this one, as they are now, for calls to all of them or to one in
     /// particular. They have this channel's interceptors and service config, and a capacity of their own. A
-    /// channel to one server gives itself.
+    /// channel to one server gives itself. One that is new or idle has none yet, and begins to find them.
     pub fn each_backend(&self) -> Vec<Self> {
         let Some(shared) = self.here().ok().filter(|shared| shared.balanced.is_some()) else {
             return vec![self.clone()];

@@ -62,8 +62,8 @@ impl<C> FanOut<C> {
         }
     }
 
-    /// A client of each server behind a channel, as they are now ([`Channel::each_backend`]). A channel that has not
-    /// been used has none yet: `channel.ready().await` first.
+    /// A client of each server behind a channel, as they are now ([`Channel::each_backend`]). A channel that is new or
+    /// idle has none yet: `channel.ready().await` first.
     pub fn over(channel: &Channel, client: impl Fn(Channel) -> C) -> Self {
         let each = channel.each_backend().into_iter();
         Self::new(each.map(|channel| (channel.address().to_owned(), client(channel))))
