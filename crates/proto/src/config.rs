@@ -67,8 +67,7 @@ pub struct Config {
     pub max_sessions: usize,
     /// Sessions with the same peer that a session may grow to, itself included, while requests wait
     /// for slow ones. 1: it does not grow. Default 512: with 32 slots each, 16,384 requests at once.
-    /// A stream at rest has a slot, so a client with as many streams as slots stands still: have a
-    /// third more slots than streams.
+    /// Each stream has a slot, also at rest: a client has at most three streams for four slots.
     pub group_sessions: u16,
     /// Sessions that one client endpoint may have with this server. Default: all that there can be.
     pub max_sessions_per_client: usize,

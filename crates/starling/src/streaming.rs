@@ -22,6 +22,7 @@ mod route;
 mod sender;
 mod server;
 mod single_items;
+mod slots;
 mod table;
 mod uncommon;
 
@@ -52,6 +53,7 @@ pub(crate) use route::Route;
 pub use sender::{StreamCall, StreamSender};
 pub(crate) use server::too_late;
 pub(crate) use single_items::SingleItems;
+pub(crate) use slots::StreamSlots;
 pub(crate) use table::Streams;
 
 /// One end of a stream, without the types of its items.

@@ -57,6 +57,8 @@ pub struct ClientStream {
     outstanding: u32,
     /// Requests that the server may hold.
     hold: u8,
+    /// The server may hold several, if it asks for that.
+    is_pipelined: bool,
     /// A response has come, so the server knows the stream.
     is_known: bool,
     /// Items have come, with all that the server sent before them.
@@ -96,6 +98,7 @@ impl ClientStream {
             incoming: Incoming::new(window),
             outstanding: 0,
             hold: 1,
+            is_pipelined: true,
             is_known: false,
             has_items: false,
             sends,
@@ -114,6 +117,11 @@ impl ClientStream {
     pub fn rename(&mut self, id: u64) {
         debug_assert!(!self.is_known, "the server knows the stream by its id");
         self.id = id;
+    }
+
+    /// The server holds one request at most, whatever it asks for: it takes a slot, and there are few.
+    pub fn forbid_pipelining(&mut self) {
+        self.is_pipelined = false;
     }
 
     /// Its id.
@@ -439,7 +447,7 @@ impl ClientStream {
         let is_end = position.flags.has(StreamFlags::END);
         let mut progress = self.incoming.handle(position.number, body, is_end)?;
         self.has_items |= self.incoming.is_readable();
-        if position.flags.has(StreamFlags::MORE) {
+        if position.flags.has(StreamFlags::MORE) && self.is_pipelined {
             self.hold = (self.hold * 2).min(MAX_HELD);
         }
         if is_end {

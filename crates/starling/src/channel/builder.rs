@@ -21,7 +21,7 @@ use crate::metrics::SharedRecorders;
 use crate::permits::Permits;
 use crate::plane::Transport;
 use crate::policy::CallPolicy;
-use crate::streaming::ByteAccount;
+use crate::streaming::{ByteAccount, StreamSlots};
 use crate::testing::TestClock;
 use crate::threads;
 use crate::time::Time;
@@ -353,6 +353,8 @@ impl ChannelBuilder {
             permits: Permits::new(self.capacity),
             fail_when_full: self.fail_when_full,
             streams: ByteAccount::of_client(self.max_stream_bytes),
+            stream_slots: (self.own_endpoint.as_ref())
+                .and_then(|config| StreamSlots::of(&config.protocol)),
             decode: self.decode,
             process: forks(),
             settings,

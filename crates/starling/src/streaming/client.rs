@@ -20,6 +20,7 @@ use starling_stream::{Bundle, ClientStream, StreamRequest, StreamResponse};
 use super::account::body_of;
 use super::again::FirstRequest;
 use super::route::Route;
+use super::slots::StreamSlots;
 use super::uncommon::{Parts, Uncommon};
 use super::{StreamEnd, wake};
 use crate::call_cell::CallCell;
@@ -77,9 +78,18 @@ impl ClientEnd {
             Route::Channel(shared, _) => shared.policy.as_deref(),
             Route::Local(..) => None,
         };
-        let (first, refused) = match FirstRequest::of(policy, method) {
+        let (first, mut refused) = match FirstRequest::of(policy, method) {
             Ok(first) => (first, None),
             Err(status) => (None, Some(status)),
+        };
+        let slots = route.slots();
+        let has_few_slots = slots.is_some();
+        let slot = match slots.map(StreamSlots::begin).transpose() {
+            Ok(slot) => slot,
+            Err(status) => {
+                refused.get_or_insert(status);
+                None
+            }
         };
         let uncommon = Uncommon::new(Parts {
             metadata: options.metadata,
@@ -87,6 +97,7 @@ impl ClientEnd {
             wait_for_ready,
             coding,
             first: first.map(Box::new),
+            slot,
         });
         Arc::new_cyclic(|this| {
             let mut end = Self {
@@ -106,7 +117,10 @@ impl ClientEnd {
             };
             let room = end.describe(StreamRequest::default()).header_len();
             let sends = method.client_streaming;
-            let stream = ClientStream::new(next_id(), window.max(1), room, sends);
+            let mut stream = ClientStream::new(next_id(), window.max(1), room, sends);
+            if has_few_slots {
+                stream.forbid_pipelining();
+            }
             end.state.get_mut().stream = stream;
             if let Some(status) = refused {
                 end.state.get_mut().stream.cancel(status);

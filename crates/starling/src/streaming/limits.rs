@@ -4,7 +4,7 @@ use starling_endpoint::{HighWater, ProtocolConfig};
 use starling_stream::{MAX_HELD, MOST_WAITING};
 
 /// Slots that a client's requests can have, unless it or the server is set otherwise.
-const SLOTS: usize = 16_384;
+pub(super) const SLOTS: usize = 16_384;
 /// Streams of one client at once, unless set: three quarters of those.
 const STREAMS: usize = 12_288;
 /// Those of them that may have several requests held.
@@ -52,6 +52,11 @@ pub(super) struct StreamShare {
     pub(super) to_send: usize,
     /// The client may be told to have several requests held.
     pub(super) is_pipelined: bool,
+}
+
+/// Streams of a client with so many slots.
+pub(super) fn streams_of(slots: usize) -> usize {
+    slots.saturating_sub((slots / 4).max(1))
 }
 
 /// Streams of a client that may have as many requests held as there can be, if it has so many slots and so many
@@ -106,7 +111,7 @@ impl StreamLimits {
     pub(crate) fn within(self, protocol: &ProtocolConfig) -> Self {
         let sessions = protocol.max_sessions_per_client.min(protocol.max_sessions);
         let slots = sessions.saturating_mul(protocol.slots.into());
-        let streams = self.streams.min(slots.saturating_sub((slots / 4).max(1)));
+        let streams = self.streams.min(streams_of(slots));
         Self {
             streams,
             // The client may have fewer than the server allows.

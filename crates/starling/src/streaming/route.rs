@@ -6,6 +6,7 @@ use starling_endpoint::{LargeBuffers, Metadata};
 use starling_message::protobuf::DecodeLimits;
 
 use super::account::ByteAccount;
+use super::slots::StreamSlots;
 use crate::channel_call::Shared;
 use crate::connection::Connection;
 use crate::executor::Executor;
@@ -47,6 +48,14 @@ impl Route {
         match self {
             Self::Channel(shared, _) => &shared.streams,
             Self::Local(_, executor) => &executor.streams,
+        }
+    }
+
+    /// What bounds its streams at this client. None: there are slots enough.
+    pub(super) fn slots(&self) -> Option<&Arc<StreamSlots>> {
+        match self {
+            Self::Channel(shared, _) => shared.stream_slots.as_ref(),
+            Self::Local(_, executor) => executor.stream_slots.as_ref(),
         }
     }
 

@@ -6,7 +6,7 @@ use starling::{CallOptions, Channel, Code, StreamReceiver, StreamSender};
 use starling_endpoint::EndpointConfig;
 use starling_test_protos::streams::{Number, StreamsClient};
 
-use crate::common::any_addresses;
+use crate::common::{any_addresses, wait_until};
 use crate::service::{builder, end, number};
 
 type Echo = (StreamSender<Number>, StreamReceiver<Number>);
@@ -98,6 +98,48 @@ fn streams_that_have_begun_go_on_though_no_further_request_may_wait() {
             for echo in &mut all {
                 exchange(echo, 2, padding);
             }
+            drop(all);
+            end(server);
+        }
+    }
+}
+
+#[test]
+fn a_client_with_few_slots_has_as_many_streams_as_leave_some() {
+    for address in any_addresses() {
+        for (sessions, slots, streams) in [(1, 32, 24), (3, 2, 5)] {
+            let (server, _) = builder(&address);
+            let server = server.build().expect("a server").spawn().expect("threads");
+            let mut config = EndpointConfig::default();
+            config.protocol.group_sessions = sessions;
+            config.protocol.slots = slots;
+            let channel = Channel::builder(server.address()).endpoint_config(config);
+            let client = StreamsClient::new(channel.lazy().expect("a channel"));
+            let mut all: Vec<Echo> = Vec::new();
+            for _ in 0..streams {
+                let mut echo = open(&client);
+                exchange(&mut echo, 12, 30_000);
+                all.push(echo);
+            }
+            let refused = open(&client)
+                .1
+                .wait()
+                .expect_err("it has as many as it may");
+            assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+            assert!(!refused.may_have_run(), "{refused}");
+            for echo in &mut all {
+                exchange(echo, 3, 0);
+            }
+            // One that is over makes room.
+            let (there, mut back) = all.pop().expect("the last one");
+            there.close();
+            assert!(back.wait().expect("a good end").is_none());
+            drop(back);
+            wait_until(|| {
+                let (mut there, mut back) = open(&client);
+                let _ = there.send_wait(&number(7, 0));
+                back.wait().is_ok_and(|echo| echo.is_some())
+            });
             drop(all);
             end(server);
         }
