@@ -144,18 +144,17 @@ impl OtlpBuilder {
         let endpoint = Endpoint::from_shared(self.address.clone());
         let endpoint = endpoint.map_err(|error| malformed(error.to_string()))?;
         let uri = endpoint.uri();
-        match (uri.scheme_str(), uri.authority()) {
-            (Some("http"), Some(host)) if host.port().is_none() && host.as_str().contains("]:") => {
-                Err(malformed("its port is no port".into()))
-            }
-            (Some("http"), Some(host)) => match host.as_str().rsplit_once(':') {
-                Some((_, port)) if !port.ends_with(']') && port.parse::<u16>().is_err() => {
-                    Err(malformed(format!("{port} is no port")))
-                }
-                _ => Ok(endpoint),
-            },
-            (Some("https"), _) => Err(malformed("TLS is missing".into())),
-            _ => Err(malformed("it does not begin with http://".into())),
+        let host = match (uri.scheme_str(), uri.authority()) {
+            (Some("http"), Some(host)) => host,
+            (Some("https"), _) => return Err(malformed("TLS is missing".into())),
+            _ => return Err(malformed("it does not begin with http://".into())),
+        };
+        // A URI may have any number there.
+        let port = host.as_str().rsplit_once(host.host());
+        let port = port.and_then(|(_, rest)| rest.strip_prefix(':'));
+        match port.filter(|port| port.parse::<u16>().is_err()) {
+            Some(port) => Err(malformed(format!("{port:?} is no port"))),
+            None => Ok(endpoint),
         }
     }
 
