@@ -36,9 +36,9 @@
 //! A process has at most 4,096 series, one for each method at each address at each end. When one more begins, those
 //! give way, with their counts, whose servers and channels are gone; such a series begins again at zero. If that makes
 //! no room, the calls of further methods and addresses count together, with `_OTHER` as method and address. So do those
-//! of further methods of one address, beyond some hundreds. A method
-//! takes some kilobytes for each thread that records it, as long as its server or channel lives, also if it counts
-//! there. So a process that calls many thousands of addresses at once has to have memory for that.
+//! of further methods of one address, beyond some hundreds. A method takes some kilobytes for each thread that records
+//! it, as long as its server or channel lives, also if it counts there. So a process that calls many thousands of
+//! addresses at once has to have memory for that.
 
 mod caller;
 mod client;

@@ -130,10 +130,10 @@ impl Balancer {
         self.started.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Has the channel find its backends, if it is idle, though no call waits for one.
-    pub(super) fn request_backends(&self) {
+    /// Has the channel find its backends, if it is idle by this snapshot, though no call waits for one.
+    pub(super) fn request_backends(&self, snapshot: &Snapshot) {
         self.count_use();
-        if self.current().is_idle {
+        if snapshot.is_idle {
             self.is_wanted.store(true, Ordering::Release);
             self.notifier.notify();
         }

@@ -55,8 +55,8 @@ impl BalancedTransport {
 
     /// A transport to each of the backends, with its address.
     pub(crate) fn each(&self) -> Vec<(String, OneBackend)> {
-        self.balancer.request_backends();
         let snapshot = self.balancer.current();
+        self.balancer.request_backends(&snapshot);
         let backends = snapshot.backends.iter();
         let one = |backend: &Arc<Backend>| OneBackend {
             channel: self.clone(),
