@@ -490,6 +490,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.parts.core.pending.len()
     }
 
+    /// Those of them that count in [`EndpointConfig::max_waiting`](crate::EndpointConfig::max_waiting): not those that
+    /// continue a stream.
+    pub fn requests_waiting(&self) -> usize {
+        self.parts.core.pending.waiting()
+    }
+
     /// Bytes of their messages.
     pub fn bytes_pending(&self) -> usize {
         self.parts.core.pending.bytes()

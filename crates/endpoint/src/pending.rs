@@ -78,6 +78,11 @@ impl Pending {
         self.requests.len()
     }
 
+    /// Requests that take room.
+    pub(crate) fn waiting(&self) -> usize {
+        self.room.requests()
+    }
+
     /// Bytes of the messages of requests that wait.
     pub(crate) fn bytes(&self) -> usize {
         self.room.bytes()

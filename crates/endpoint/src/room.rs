@@ -111,6 +111,11 @@ impl Room {
         self.all.remove(request.bytes());
     }
 
+    /// Requests of all.
+    pub(crate) fn requests(&self) -> usize {
+        self.all.requests
+    }
+
     /// Bytes of the messages of all.
     pub(crate) fn bytes(&self) -> usize {
         self.all.bytes

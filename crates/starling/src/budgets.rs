@@ -196,7 +196,7 @@ fn items(config: &EndpointConfig, registry: &Registry, workers: &WorkerConfig) -
         held,
     };
     let sessions = protocol.max_sessions;
-    let streams = registry.streams.within(protocol).streams;
+    let streams = registry.streams.within(config).streams;
     let watchers = registry.health.most_watchers();
     vec![
         budget(
@@ -221,7 +221,7 @@ fn items(config: &EndpointConfig, registry: &Registry, workers: &WorkerConfig) -
             |held| Some(held.jobs),
         ),
         budget(
-            "open streams, each a waiting request",
+            "open streams, each with a request at the server",
             streams.min(config.max_waiting / 2),
             config.max_waiting,
             "ServerBuilder::max_streams_per_client",

@@ -120,8 +120,8 @@ macro_rules! settings_methods {
         }
 
         /// Streams that one client has at one dispatch thread, at most. Further ones end with
-        /// RESOURCE_EXHAUSTED. The default is 12,288, or three quarters of the slots that one client may
-        /// have if that is fewer.
+        /// RESOURCE_EXHAUSTED. The default is 12,288, and never more than three quarters of the slots that
+        /// one client may have: each stream has one.
         pub fn max_streams_per_client(mut self, streams: usize) -> Self {
             self.settings.registry.streams.streams = streams;
             self

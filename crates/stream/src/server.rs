@@ -6,7 +6,7 @@ use starling_call::{Metadata, Status, StreamFlags, StreamPosition};
 
 use crate::incoming::Incoming;
 use crate::outgoing::{Bundle, LentBundle, Outgoing};
-use crate::{Items, MAX_AHEAD, Violation};
+use crate::{Items, MAX_HELD, MAX_OUTSTANDING, Violation};
 
 /// An answer to a request that was held. `R` stands for the request.
 #[derive(Debug)]
@@ -231,10 +231,10 @@ impl<R> ServerStream<R> {
         if position.flags.has(StreamFlags::CANCEL) {
             return Ok(Arrival::Cancelled);
         }
-        if self.held.len() as u64 > MAX_AHEAD {
+        if self.held.len() > MAX_OUTSTANDING as usize {
             return Err(Violation::Position);
         }
-        self.hold = position.hold.max(1);
+        self.hold = position.hold.clamp(1, MAX_HELD);
         self.answer_now |= position.flags.has(StreamFlags::ANSWER);
         self.outgoing.handle_received(position.received)?;
         if !self.incoming.has_later(position.number) {

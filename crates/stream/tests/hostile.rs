@@ -152,6 +152,8 @@ fn each_fault_has_its_own_error() {
         let mut result = Ok(Arrival::Nothing);
         for (position, body) in requests {
             result = server.handle_request(position, body, ());
+            // As a server does: what is held beyond `hold` is answered.
+            while server.poll_answer().is_some() {}
         }
         result.expect_err("a fault")
     };
@@ -182,6 +184,22 @@ fn each_fault_has_its_own_error() {
     };
     let after_end = handle(vec![(end, item(1)), (at(1), item(1))]);
     assert_eq!(after_end, Violation::Position);
+    let all_held = StreamPosition { hold: 255, ..at(0) };
+    let requests = (0..17).map(|number| StreamPosition { number, ..all_held });
+    let requests: Vec<_> = requests.map(|it| (it, Bytes::new())).collect();
+    for answered in [true, false] {
+        let mut server = ServerStream::new(1, WINDOW, 0);
+        for (position, body) in &requests[..16] {
+            let arrived = server.handle_request(*position, body.clone(), ());
+            arrived.expect("a client has as many");
+        }
+        if answered {
+            let surplus = std::iter::from_fn(|| server.poll_answer()).count();
+            assert_eq!(surplus, 12, "four are held at most");
+        }
+        let one_more = server.handle_request(requests[16].0, Bytes::new(), ());
+        assert_eq!(one_more.is_ok(), answered, "{one_more:?}");
+    }
     let never_sent = StreamPosition { taken: 5, ..at(0) };
     assert_eq!(handle(vec![(never_sent, item(1))]), Violation::Position);
 }

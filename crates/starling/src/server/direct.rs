@@ -87,7 +87,7 @@ pub(crate) fn serve_on<I: Device>(
         decoded: DecodedRequests::new(core.config.max_waiting_bytes),
     };
     let streams = Streams::new(
-        registry.streams.within(&core.config.protocol),
+        registry.streams.within(&core.config),
         registry.decode,
         core.raw.large_buffers(),
         Duration::from_nanos(core.config.protocol.peer_timeout_ns),

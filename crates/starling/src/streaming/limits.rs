@@ -1,6 +1,6 @@
 //! The bounds on streams of a server.
 
-use starling_endpoint::{HighWater, ProtocolConfig};
+use starling_endpoint::{EndpointConfig, HighWater};
 use starling_stream::{MAX_HELD, MOST_WAITING};
 
 /// Slots that a client's requests can have, unless it or the server is set otherwise.
@@ -11,6 +11,8 @@ const STREAMS: usize = 12_288;
 const PIPELINED_STREAMS: usize = pipelined_streams(SLOTS, STREAMS);
 /// Windows of one client's streams, unless set; and what waits for it.
 const BYTES: usize = 64 << 20;
+/// Streams of all clients.
+const ALL_STREAMS: usize = 1 << 16;
 /// What streams may hold in all, unless set.
 const ALL_BYTES: usize = 512 << 20;
 /// What may wait to be sent by a stream of a client that has half of what it may have: worth a message.
@@ -23,7 +25,9 @@ pub(crate) struct StreamLimits {
     pub(crate) window: u32,
     /// Streams of one client.
     pub(crate) streams: usize,
-    /// The first of them, which may have several requests held.
+    /// Streams of all clients, of which one may have as many as are still free.
+    pub(super) all_streams: usize,
+    /// The first ones of a client, which may have several requests held.
     pub(super) pipelined_streams: usize,
     /// Windows of all streams of one client; and as much that handlers send and that waits for it.
     pub(crate) bytes: usize,
@@ -36,6 +40,7 @@ impl Default for StreamLimits {
         Self {
             window: starling_stream::DEFAULT_WINDOW,
             streams: STREAMS,
+            all_streams: ALL_STREAMS,
             pipelined_streams: PIPELINED_STREAMS,
             bytes: BYTES,
             all_bytes: ALL_BYTES,
@@ -78,6 +83,7 @@ pub(super) struct Holding {
 /// What all clients have.
 #[derive(Debug, Default)]
 pub(super) struct AllHoldings {
+    streams: usize,
     /// Windows, and what is held beyond those.
     bytes: usize,
     to_send: usize,
@@ -105,15 +111,17 @@ impl AllHoldings {
 }
 
 impl StreamLimits {
-    /// The same, for a server with these settings of sessions. Each stream has a request held, which takes a
-    /// slot: streams must not take the last ones, for their next requests would find none. With one slot there can be
-    /// no streams.
-    pub(crate) fn within(self, protocol: &ProtocolConfig) -> Self {
+    /// The same, for a server with these settings. Each stream has a request held, which takes a slot: streams must not
+    /// take the last ones, for their next requests would find none. With one slot there can be no streams. There are as
+    /// many in all as requests may wait.
+    pub(crate) fn within(self, config: &EndpointConfig) -> Self {
+        let protocol = &config.protocol;
         let sessions = protocol.max_sessions_per_client.min(protocol.max_sessions);
         let slots = sessions.saturating_mul(protocol.slots.into());
         let streams = self.streams.min(streams_of(slots));
         Self {
             streams,
+            all_streams: config.max_waiting,
             // The client may have fewer than the server allows.
             pipelined_streams: pipelined_streams(slots.min(SLOTS), streams),
             ..self
@@ -125,7 +133,8 @@ impl StreamLimits {
     /// A client may have as many bytes as are still free, so one that comes later finds some (Choudhury and
     /// Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
     pub(super) fn admit(&self, client: &mut Holding, all: &mut AllHoldings) -> Option<StreamShare> {
-        if client.streams >= self.streams {
+        let free = self.all_streams.saturating_sub(all.streams);
+        if client.streams >= self.streams.min(free) {
             return None;
         }
         // A client that uses up its bytes gets streams with the smallest share, which takes one message.
@@ -138,6 +147,7 @@ impl StreamLimits {
             is_pipelined: client.streams < self.pipelined_streams,
         };
         client.streams += 1;
+        all.streams += 1;
         client.windows += window;
         all.add(window);
         client.to_send += share.to_send;
@@ -160,6 +170,7 @@ impl StreamLimits {
     /// A stream with this share is over.
     pub(super) fn release(client: &mut Holding, all: &mut AllHoldings, share: StreamShare) {
         client.streams -= 1;
+        all.streams -= 1;
         client.windows -= share.window as usize;
         all.bytes -= share.window as usize;
         client.to_send -= share.to_send;
@@ -216,18 +227,18 @@ mod tests {
 
     #[test]
     fn streams_leave_slots_for_their_next_requests() {
-        let mut protocol = ProtocolConfig::default();
+        let mut config = EndpointConfig::default();
         let limits = StreamLimits::default();
-        assert_eq!(limits.within(&protocol).streams, STREAMS);
-        protocol.max_sessions_per_client = 2;
-        assert_eq!(limits.within(&protocol).streams, 48);
-        protocol.max_sessions = 1;
-        assert_eq!(limits.within(&protocol).streams, 24);
+        assert_eq!(limits.within(&config).streams, STREAMS);
+        config.protocol.max_sessions_per_client = 2;
+        assert_eq!(limits.within(&config).streams, 48);
+        config.protocol.max_sessions = 1;
+        assert_eq!(limits.within(&config).streams, 24);
         // However many slots there are, one is left when all streams rest with all the requests that they may have
         // held.
-        for slots in 1..=protocol.slots {
-            protocol.slots = slots;
-            let limits = limits.within(&protocol);
+        for slots in 1..=config.protocol.slots {
+            config.protocol.slots = slots;
+            let limits = limits.within(&config);
             let (mut client, mut all) = (Holding::default(), AllHoldings::default());
             let shares = std::iter::from_fn(|| limits.admit(&mut client, &mut all));
             let held = shares.map(|share| match share.is_pipelined {
@@ -241,12 +252,36 @@ mod tests {
             streams: 100,
             ..limits
         };
-        let many = many.within(&ProtocolConfig::default());
+        let many = many.within(&EndpointConfig::default());
         assert!(many.pipelined_streams > 100, "{many:?}");
         assert_eq!(
-            limits.within(&ProtocolConfig::default()).pipelined_streams,
+            limits.within(&EndpointConfig::default()).pipelined_streams,
             PIPELINED_STREAMS
         );
+    }
+
+    #[test]
+    fn a_client_has_as_many_streams_as_are_free_and_others_find_some() {
+        let config = EndpointConfig {
+            max_waiting: 100,
+            ..EndpointConfig::default()
+        };
+        let limits = StreamLimits::default().within(&config);
+        let mut all = AllHoldings::default();
+        let mut fill = || {
+            let mut client = Holding::default();
+            let shares: Vec<_> =
+                std::iter::from_fn(|| limits.admit(&mut client, &mut all)).collect();
+            (client, shares)
+        };
+        let (mut greedy, shares) = fill();
+        assert_eq!((greedy.streams, fill().0.streams), (50, 25));
+        let in_all: usize = 75 + (0..100).map(|_| fill().0.streams).sum::<usize>();
+        assert_eq!(in_all, 100);
+        for share in shares {
+            StreamLimits::release(&mut greedy, &mut all, share);
+        }
+        assert_eq!((all.streams, greedy.streams), (50, 0));
     }
 
     #[test]

@@ -138,9 +138,10 @@ impl Streams {
         }
         let Some(share) = self.account.admit(client) else {
             return reply.refuse(Status::resource_exhausted(format!(
-                "the server keeps at most {} streams for one client; end some, or have the server raise \
-                 `max_streams_per_client`",
-                self.account.limits().streams
+                "the server keeps at most {} streams for one client, and {} in all; end some, or have the server \
+                 raise `max_streams_per_client` or `max_waiting`",
+                self.account.limits().streams,
+                self.account.limits().all_streams,
             )));
         };
         let (remaining, caller) = (request.remaining(), cx.peer(peer).clone());

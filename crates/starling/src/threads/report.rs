@@ -114,7 +114,7 @@ impl<I: Device> Core<I> {
             kept_bytes: protocol.retained(),
             session_bytes: sessions * self.config.protocol.bytes_of_session(),
             sessions,
-            waiting: raw.requests_pending(),
+            waiting: raw.requests_waiting(),
             jobs: raw.workers().map_or(0, |workers| workers.waiting),
             streams: served.streams.count(),
             watchers: served.health.watchers(),
