@@ -53,6 +53,7 @@ use crate::lookup;
 use crate::managed::has_target;
 use crate::metrics::{ClientMetrics, SharedRecorders};
 use crate::plane::OutgoingCall;
+use crate::streaming::StreamSlots;
 
 pub(crate) use opening::Patience;
 pub(crate) use poll_queue::PollQueue;
@@ -121,6 +122,8 @@ pub(crate) struct Connection {
     pub(crate) metrics: Option<Arc<ClientMetrics>>,
     /// Of its streams.
     pub(crate) recorders: SharedRecorders,
+    /// What bounds the streams that an endpoint's own futures open, if there are few slots.
+    pub(crate) stream_slots: Option<Arc<StreamSlots>>,
     state: Mutex<State>,
     /// Counts the changes of phase, suspicion and bindings, before each, with the lock.
     version: AtomicU64,
@@ -132,10 +135,12 @@ impl Connection {
         executor: Arc<Executor>,
         queue: Weak<PollQueue>,
         metrics: Option<Arc<ClientMetrics>>,
+        stream_slots: Option<Arc<StreamSlots>>,
     ) -> Self {
         Self {
             metrics,
             recorders: SharedRecorders::default(),
+            stream_slots,
             address,
             executor,
             queue,

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use starling_endpoint::SessionState;
+use starling_endpoint::{ProtocolConfig, SessionState};
 
 use crate::address::Address;
 use crate::channel_state::ChannelState;
@@ -21,10 +21,12 @@ use crate::connection::{Connection, PollQueue};
 use crate::device::{Device, Raw};
 use crate::executor::Executor;
 use crate::metrics::ClientMetrics;
+use crate::streaming::StreamSlots;
 
 pub(crate) struct Connections {
     executor: Arc<Executor>,
     queue: Weak<PollQueue>,
+    protocol: ProtocolConfig,
     all: Mutex<Vec<Weak<Connection>>>,
     /// The metrics of calls by address, while a connection has them.
     metrics: Mutex<HashMap<Address, Weak<ClientMetrics>>>,
@@ -33,10 +35,15 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn new(executor: &Arc<Executor>, queue: &Arc<PollQueue>) -> Arc<Self> {
+    pub(crate) fn new(
+        executor: &Arc<Executor>,
+        queue: &Arc<PollQueue>,
+        protocol: &ProtocolConfig,
+    ) -> Arc<Self> {
         Arc::new(Self {
             executor: Arc::clone(executor),
             queue: Arc::downgrade(queue),
+            protocol: protocol.clone(),
             all: Mutex::default(),
             metrics: Mutex::default(),
             shared: Mutex::default(),
@@ -47,7 +54,9 @@ impl Connections {
     pub(crate) fn open(&self, address: Address) -> Arc<Connection> {
         let (executor, queue) = (Arc::clone(&self.executor), Weak::clone(&self.queue));
         let metrics = self.metrics(&address);
-        let connection = Arc::new(Connection::new(address, executor, queue, metrics));
+        let stream_slots = StreamSlots::of(&self.protocol, 0);
+        let connection = Connection::new(address, executor, queue, metrics, stream_slots);
+        let connection = Arc::new(connection);
         let mut all = self.all.lock();
         all.retain(|connection| connection.strong_count() > 0);
         all.push(Arc::downgrade(&connection));

@@ -19,7 +19,7 @@ use crate::connection::PollQueue;
 use crate::connections::Connections;
 use crate::device::{Device, Raw};
 use crate::error::Error;
-use crate::executor::{Bounds, Executor};
+use crate::executor::Executor;
 use crate::health::Health;
 use crate::interceptor::Interceptors;
 use crate::metrics::TurnEnds;
@@ -27,7 +27,7 @@ use crate::plane::DecodedRequests;
 use crate::registry::Registry;
 use crate::server::serve_on;
 use crate::stats::ThreadStats;
-use crate::streaming::{StreamSlots, Streams};
+use crate::streaming::Streams;
 use crate::threads::{self, Questions, ThreadRole};
 use crate::time::Time;
 use crate::wait::{InTurn, Runs};
@@ -85,13 +85,10 @@ impl<I: Device> Core<I> {
             time.clone(),
             seed,
             turns,
-            Bounds {
-                decode,
-                stream_slots: StreamSlots::of(&config.protocol),
-            },
+            decode,
         );
         let queue = Arc::new(PollQueue::default());
-        let connections = Connections::new(&executor, &queue);
+        let connections = Connections::new(&executor, &queue, &config.protocol);
         let woken = Arc::new(Woken {
             flag: AtomicBool::new(false),
             device: raw.waker(),

@@ -8,7 +8,7 @@ use starling_io::{Clock, MonotonicClock};
 use starling_message::protobuf::DecodeLimits;
 
 use crate::metrics::{CallClock, Turns};
-use crate::streaming::{ByteAccount, StreamSlots};
+use crate::streaming::ByteAccount;
 use crate::time::Time;
 
 pub(crate) struct Executor {
@@ -23,18 +23,10 @@ pub(crate) struct Executor {
     pub(crate) time: Time,
     /// What the streams hold that the futures open.
     pub(crate) streams: Arc<ByteAccount>,
-    /// What bounds those, if the endpoint has few slots.
-    pub(crate) stream_slots: Option<Arc<StreamSlots>>,
     /// What responses and messages of streams may take that come in protobuf.
     pub(crate) decode: DecodeLimits,
     /// State of the generator for jitter.
     random: AtomicU64,
-}
-
-/// What bounds the calls and streams that the futures make.
-pub(crate) struct Bounds {
-    pub(crate) decode: DecodeLimits,
-    pub(crate) stream_slots: Option<Arc<StreamSlots>>,
 }
 
 impl Executor {
@@ -45,12 +37,8 @@ impl Executor {
         time: Time,
         seed: u64,
         turns: Option<Arc<Turns>>,
-        bounds: Bounds,
+        decode: DecodeLimits,
     ) -> Arc<Self> {
-        let Bounds {
-            decode,
-            stream_slots,
-        } = bounds;
         Arc::new(Self {
             local,
             buffers,
@@ -59,7 +47,6 @@ impl Executor {
             calls: CallClock::default(),
             time,
             streams: ByteAccount::of_client(None),
-            stream_slots,
             decode,
             random: AtomicU64::new(seed | 1),
         })

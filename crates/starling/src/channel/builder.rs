@@ -343,6 +343,10 @@ impl ChannelBuilder {
         let address = self.name();
         let policy = self.service_config.as_ref();
         let policy = policy.and_then(|config| CallPolicy::new(config, self.retry_buffer, &address));
+        // One of each connection may be that which watches the server's health.
+        let watches = usize::from(balanced.is_some());
+        let config = self.own_endpoint.as_ref();
+        let stream_slots = config.and_then(|it| StreamSlots::of(&it.protocol, watches));
         let shared = Arc::new(Shared {
             transport,
             balanced,
@@ -353,8 +357,7 @@ impl ChannelBuilder {
             permits: Permits::new(self.capacity),
             fail_when_full: self.fail_when_full,
             streams: ByteAccount::of_client(self.max_stream_bytes),
-            stream_slots: (self.own_endpoint.as_ref())
-                .and_then(|config| StreamSlots::of(&config.protocol)),
+            stream_slots,
             decode: self.decode,
             process: forks(),
             settings,

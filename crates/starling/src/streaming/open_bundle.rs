@@ -21,7 +21,7 @@ thread_local! {
 /// Identifies the end of a stream: its address.
 pub(super) type Owner = usize;
 
-/// That of an end. A thread that polls the handler of a stream looks at no other end.
+/// What identifies this end. That of a client identifies none that a thread polls the handler of.
 #[inline]
 pub(super) fn owner_of<E: ?Sized>(end: &E) -> Owner {
     std::ptr::from_ref(end).addr()

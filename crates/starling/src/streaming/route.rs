@@ -55,7 +55,7 @@ impl Route {
     pub(super) fn slots(&self) -> Option<&Arc<StreamSlots>> {
         match self {
             Self::Channel(shared, _) => shared.stream_slots.as_ref(),
-            Self::Local(_, executor) => executor.stream_slots.as_ref(),
+            Self::Local(connection, _) => connection.stream_slots.as_ref(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The slots that the streams of a client may have, where it has fewer than servers take for granted.
+//! The slots that the streams of a connection may have, where that has fewer than servers take for granted.
 //!
 //! Each stream has a request at its server all the time, which takes a slot. A server bounds the streams of a client by
 //! the slots that it gives, and cannot know of a client that takes fewer.
@@ -10,7 +10,7 @@ use starling_endpoint::{ProtocolConfig, Status};
 
 use super::limits::{SLOTS, streams_of};
 
-/// The streams of a client with few slots.
+/// The streams of a connection with few slots.
 #[derive(Debug)]
 pub(crate) struct StreamSlots {
     /// Streams at once.
@@ -23,12 +23,13 @@ pub(crate) struct StreamSlots {
 pub(super) struct StreamSlot(Arc<StreamSlots>);
 
 impl StreamSlots {
-    /// Those of a client with these settings. None: it has as many as servers take for granted.
-    pub(crate) fn of(protocol: &ProtocolConfig) -> Option<Arc<Self>> {
+    /// Those of a connection with these settings, on which there may be so many other streams. None: it has as many
+    /// slots as servers take for granted.
+    pub(crate) fn of(protocol: &ProtocolConfig, others: usize) -> Option<Arc<Self>> {
         let slots = usize::from(protocol.slots) * usize::from(protocol.group_sessions);
         (slots < SLOTS).then(|| {
             Arc::new(Self {
-                most: streams_of(slots),
+                most: streams_of(slots).saturating_sub(others),
                 open: AtomicUsize::new(0),
             })
         })

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use starling::{CallOptions, Channel, Code, StreamReceiver, StreamSender};
+use starling::{CallOptions, Channel, Code, ServerHandle, StreamReceiver, StreamSender};
 use starling_endpoint::EndpointConfig;
 use starling_test_protos::streams::{Number, StreamsClient};
 
@@ -10,6 +10,26 @@ use crate::common::{any_addresses, wait_until};
 use crate::service::{builder, end, number};
 
 type Echo = (StreamSender<Number>, StreamReceiver<Number>);
+
+fn serve(address: &str, config: EndpointConfig) -> ServerHandle {
+    let (server, _) = builder(address);
+    let server = server.config(config).build().expect("a server");
+    server.spawn().expect("threads")
+}
+
+/// A client with an endpoint of its own.
+fn client(server: &ServerHandle, config: EndpointConfig) -> StreamsClient<Channel> {
+    let channel = Channel::builder(server.address()).endpoint_config(config);
+    StreamsClient::new(channel.lazy().expect("a channel"))
+}
+
+/// So many slots in each of so many sessions, of which this sets the number.
+fn slots(slots: u16, sessions: impl FnOnce(&mut EndpointConfig)) -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    config.protocol.slots = slots;
+    sessions(&mut config);
+    config
+}
 
 /// A stream that ends with an error if it stands still.
 fn open(client: &StreamsClient<Channel>) -> Echo {
@@ -27,32 +47,33 @@ fn exchange((there, back): &mut Echo, numbers: u64, padding: usize) {
     }
 }
 
+/// Opens as many streams as there may be, each of which rests after a burst. One more is refused, and they all go on.
+fn fill(client: &StreamsClient<Channel>, streams: usize) -> Vec<Echo> {
+    let mut all = Vec::new();
+    for _ in 0..streams {
+        let mut echo = open(client);
+        // More than leaves at once: the client hears that items wait for its requests.
+        exchange(&mut echo, 12, 30_000);
+        all.push(echo);
+    }
+    let (_, mut beyond) = open(client);
+    let refused = beyond.wait();
+    let refused = refused.expect_err("there are as many as may be");
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(!refused.may_have_run(), "{refused}");
+    for echo in &mut all {
+        exchange(echo, 3, 0);
+    }
+    all
+}
+
 #[test]
 fn streams_at_rest_leave_slots_for_what_comes_next() {
     for address in any_addresses() {
-        for (sessions, slots, streams) in [(1, 32, 24), (2, 32, 48), (1, 2, 1), (1, 7, 6)] {
-            let mut config = EndpointConfig::default();
-            config.protocol.max_sessions_per_client = sessions;
-            config.protocol.slots = slots;
-            let (server, _) = builder(&address);
-            let server = server.config(config).build().expect("a server");
-            let server = server.spawn().expect("threads");
-            let channel = Channel::builder(server.address()).own_endpoint();
-            let client = StreamsClient::new(channel.lazy().expect("a channel"));
-            let mut all: Vec<Echo> = Vec::new();
-            for _ in 0..streams {
-                let mut echo = open(&client);
-                // More than leaves at once: the client hears that items wait for its requests.
-                exchange(&mut echo, 12, 30_000);
-                all.push(echo);
-            }
-            let mut beyond = open(&client);
-            let refused = beyond.1.wait().expect_err("there are as many as may be");
-            assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
-            for echo in &mut all {
-                exchange(echo, 3, 0);
-            }
-            drop((all, beyond));
+        for (sessions, of_each, streams) in [(1, 32, 24), (2, 32, 48), (1, 2, 1), (1, 7, 6)] {
+            let config = slots(of_each, |it| it.protocol.max_sessions_per_client = sessions);
+            let server = serve(&address, config);
+            drop(fill(&client(&server, EndpointConfig::default()), streams));
             end(server);
         }
     }
@@ -60,16 +81,49 @@ fn streams_at_rest_leave_slots_for_what_comes_next() {
 
 #[test]
 fn one_slot_is_too_few_for_a_stream() {
-    let mut config = EndpointConfig::default();
-    config.protocol.max_sessions_per_client = 1;
-    config.protocol.slots = 1;
-    let (server, _) = builder("mem://streams-one-slot");
-    let server = server.config(config).build().expect("a server");
-    let server = server.spawn().expect("threads");
-    let client = StreamsClient::new(Channel::lazy(server.address()).expect("a channel"));
-    let refused = open(&client).1.wait().expect_err("it would stand still");
-    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    let config = slots(1, |it| it.protocol.max_sessions_per_client = 1);
+    let server = serve("mem://streams-one-slot", config);
+    drop(fill(&client(&server, EndpointConfig::default()), 0));
     end(server);
+}
+
+#[test]
+fn a_client_with_few_slots_has_as_many_streams_as_leave_some() {
+    for address in any_addresses() {
+        for (sessions, of_each, streams) in [(1, 32, 24), (3, 2, 5)] {
+            let server = serve(&address, EndpointConfig::default());
+            let config = slots(of_each, |it| it.protocol.group_sessions = sessions);
+            let client = client(&server, config);
+            let mut all = fill(&client, streams);
+            // One that is over makes room.
+            let (there, mut back) = all.pop().expect("the last one");
+            there.close();
+            assert!(back.wait().expect("a good end").is_none());
+            drop(back);
+            wait_until(|| {
+                let (mut there, mut back) = open(&client);
+                let _ = there.send_wait(&number(7, 0));
+                back.wait().is_ok_and(|echo| echo.is_some())
+            });
+            drop(all);
+            end(server);
+        }
+    }
+}
+
+#[test]
+fn the_watch_of_a_servers_health_leaves_a_client_with_few_slots_some_too() {
+    for address in any_addresses() {
+        let server = serve(&address, EndpointConfig::default());
+        let config = slots(3, |it| it.protocol.group_sessions = 1);
+        let channel = Channel::balanced([server.address()]).endpoint_config(config);
+        let channel = channel.lazy().expect("a channel");
+        let client = StreamsClient::new(channel.clone());
+        drop(fill(&client, 1));
+        assert!(channel.backends()[0].takes_calls());
+        drop((client, channel));
+        end(server);
+    }
 }
 
 #[test]
@@ -80,13 +134,8 @@ fn streams_that_have_begun_go_on_though_no_further_request_may_wait() {
             config.protocol.max_message = 1 << 20;
             config.max_waiting = requests;
             config.max_waiting_bytes = bytes;
-            let (server, _) = builder(&address);
-            let server = server.config(config).build().expect("a server");
-            let server = server.spawn().expect("threads");
-            let clients = [(); 2].map(|()| {
-                let channel = Channel::builder(server.address()).own_endpoint();
-                StreamsClient::new(channel.lazy().expect("a channel"))
-            });
+            let server = serve(&address, config);
+            let clients = [(); 2].map(|()| client(&server, EndpointConfig::default()));
             let mut all: Vec<Echo> = Vec::new();
             for (client, streams) in clients.iter().zip([40, 29]) {
                 for _ in 0..streams {
@@ -98,48 +147,6 @@ fn streams_that_have_begun_go_on_though_no_further_request_may_wait() {
             for echo in &mut all {
                 exchange(echo, 2, padding);
             }
-            drop(all);
-            end(server);
-        }
-    }
-}
-
-#[test]
-fn a_client_with_few_slots_has_as_many_streams_as_leave_some() {
-    for address in any_addresses() {
-        for (sessions, slots, streams) in [(1, 32, 24), (3, 2, 5)] {
-            let (server, _) = builder(&address);
-            let server = server.build().expect("a server").spawn().expect("threads");
-            let mut config = EndpointConfig::default();
-            config.protocol.group_sessions = sessions;
-            config.protocol.slots = slots;
-            let channel = Channel::builder(server.address()).endpoint_config(config);
-            let client = StreamsClient::new(channel.lazy().expect("a channel"));
-            let mut all: Vec<Echo> = Vec::new();
-            for _ in 0..streams {
-                let mut echo = open(&client);
-                exchange(&mut echo, 12, 30_000);
-                all.push(echo);
-            }
-            let refused = open(&client)
-                .1
-                .wait()
-                .expect_err("it has as many as it may");
-            assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
-            assert!(!refused.may_have_run(), "{refused}");
-            for echo in &mut all {
-                exchange(echo, 3, 0);
-            }
-            // One that is over makes room.
-            let (there, mut back) = all.pop().expect("the last one");
-            there.close();
-            assert!(back.wait().expect("a good end").is_none());
-            drop(back);
-            wait_until(|| {
-                let (mut there, mut back) = open(&client);
-                let _ = there.send_wait(&number(7, 0));
-                back.wait().is_ok_and(|echo| echo.is_some())
-            });
             drop(all);
             end(server);
         }
