@@ -229,7 +229,7 @@ fn items(config: &EndpointConfig, registry: &Registry, workers: &WorkerConfig) -
         ),
         budget(
             "watchers of health, of all threads",
-            watchers,
+            watchers / 2,
             watchers,
             "ServerBuilder::max_health_watchers",
             |held| Some(held.watchers),

@@ -71,13 +71,14 @@ impl generated::Health for Reporter {
 
     async fn watch(
         self: Arc<Self>,
-        _: NestedContext,
+        context: NestedContext,
         request: OwnedRequest<HealthCheckRequest>,
         mut changes: StreamSender<HealthCheckResponse>,
     ) -> Result<(), Status> {
         let service = request.message().service();
         check_name(service)?;
-        let watch = self.0.watch(service)?;
+        let watch = self.0.watch(service, context.peer())?;
+        drop(context);
         drop(request);
         changes.keep_one();
         loop {

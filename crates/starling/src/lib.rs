@@ -418,6 +418,7 @@ mod channel;
 mod channel_call;
 mod channel_factory;
 mod channel_state;
+mod client_counts;
 mod coding;
 mod compression;
 mod connection;

@@ -176,8 +176,9 @@ macro_rules! settings_methods {
             self.settings.registry.health.clone()
         }
 
-        /// Clients that watch the health of services, all together, at most. Further ones get
-        /// RESOURCE_EXHAUSTED. The default is 1,024.
+        /// Watchers of the health of services, of all clients together, at most. A client may have as many as are
+        /// still free: half of them if no other has any. Further ones get RESOURCE_EXHAUSTED. The default is
+        /// 1,024.
         pub fn max_health_watchers(self, watchers: usize) -> Self {
             self.settings.registry.health.bound_watchers(watchers);
             self

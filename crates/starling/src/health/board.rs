@@ -7,9 +7,10 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use slab::Slab;
-use starling_endpoint::Status;
+use starling_endpoint::{Peer, Status};
 
 use super::ServingStatus;
+use crate::client_counts::{ClientCounts, ClientNumber};
 
 /// Names that a program may choose beside those of its server's services, at most.
 pub const MAX_CHOSEN_NAMES: usize = 1024;
@@ -43,6 +44,8 @@ struct Board {
     phase: Phase,
     services: HashMap<Box<str>, Entry>,
     watchers: Slab<Watcher>,
+    /// How many watchers each client has.
+    clients: ClientCounts,
     most_watchers: usize,
 }
 
@@ -60,6 +63,7 @@ struct Entry {
 }
 
 struct Watcher {
+    client: ClientNumber,
     service: Box<str>,
     /// The status that was sent last.
     told: Option<ServingStatus>,
@@ -200,16 +204,17 @@ impl Health {
     }
 
     /// Watches a name until the result is dropped.
-    pub(super) fn watch(&self, service: &str) -> Result<Watch, Status> {
+    pub(super) fn watch(&self, service: &str, client: &Peer) -> Result<Watch, Status> {
         let mut board = self.0.lock();
         let most = board.most_watchers;
-        if board.watchers.len() >= most {
+        let Some(client) = board.clients.add(client, most) else {
             return Err(Status::resource_exhausted(format!(
-                "the server has {most} watchers of its health, and takes no more: call Check from time to \
-                 time, or have the server raise `max_health_watchers`"
+                "the server takes {most} watchers of its health, of one client no more than are free: call Check \
+                 from time to time, or have the server raise `max_health_watchers`"
             )));
-        }
+        };
         let key = board.watchers.insert(Watcher {
+            client,
             service: service.into(),
             told: None,
             waker: None,
@@ -240,6 +245,7 @@ impl Default for Board {
             phase: Phase::Starting,
             services: HashMap::from([("".into(), whole)]),
             watchers: Slab::new(),
+            clients: ClientCounts::default(),
             most_watchers: WATCHERS,
         }
     }
@@ -307,7 +313,12 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let watcher = self.health.0.lock().watchers.try_remove(self.key);
+        let mut board = self.health.0.lock();
+        let watcher = board.watchers.try_remove(self.key);
+        if let Some(watcher) = &watcher {
+            board.clients.remove(watcher.client);
+        }
+        drop(board);
         // Without the lock: a waker may be the last reference to what its task has.
         drop(watcher);
     }
@@ -360,7 +371,7 @@ mod tests {
     fn a_slow_watcher_gets_the_latest_status_and_the_end_without_room() {
         let health = Health::default();
         health.begin();
-        let watch = health.watch("").expect("room");
+        let watch = health.watch("", Peer::unknown()).expect("room");
         assert_eq!(next(&watch, true), Some((Some(SERVING), false)));
         assert_eq!(next(&watch, true), None);
         health.set("", NOT_SERVING).expect("known");

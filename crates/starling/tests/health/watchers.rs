@@ -7,10 +7,10 @@ use crate::common::{any_addresses, far_addresses, impatient, server, wait_until}
 use crate::{NOT_SERVING, SERVING, SHORT, check, echoes, end, health_client, next, request, start};
 
 #[test]
-fn a_server_has_as_many_watchers_as_it_is_told_and_says_so_to_others() {
+fn a_client_has_as_many_watchers_as_are_free_and_hears_so_when_it_wants_more() {
     for address in any_addresses() {
         let (builder, _) = server(&[&address]);
-        let server = start(builder.max_health_watchers(2));
+        let server = start(builder.max_health_watchers(4));
         let health = server.health();
         let client = health_client(server.address());
         let mut watchers: Vec<_> = (0..2).map(|_| client.watch(&request(""))).collect();
@@ -20,7 +20,7 @@ fn a_server_has_as_many_watchers_as_it_is_told_and_says_so_to_others() {
         let status = next(&mut client.watch(&request(""))).expect_err("too many");
         assert_eq!(status.code(), Code::ResourceExhausted);
         let text = status.message();
-        assert!(text.contains("has 2 watchers"), "{text}");
+        assert!(text.contains("takes 4 watchers"), "{text}");
         assert!(text.contains("max_health_watchers"), "{text}");
         // One that goes makes room for another one.
         drop(watchers.pop());
@@ -44,14 +44,14 @@ fn a_flood_of_watchers_disturbs_no_other_calls_and_leaves_nothing() {
         let mut watchers: Vec<_> = (0..FLOOD).map(|_| client.watch(&request(""))).collect();
         let first: Vec<_> = watchers.iter_mut().map(next).collect();
         let admitted = first.iter().filter(|status| **status == Ok(SERVING));
-        assert_eq!(admitted.count(), 1024);
+        assert_eq!(admitted.count(), 512);
         let refused = first.iter().filter_map(|status| status.as_ref().err());
         assert!(
             refused
                 .into_iter()
                 .all(|it| it.code() == Code::ResourceExhausted)
         );
-        assert_eq!(health.watchers(), 1024);
+        assert_eq!(health.watchers(), 512);
         echoes(server.address());
         assert_eq!(check(&client, ""), Ok(SERVING));
         // All of them hear of a change.
@@ -113,6 +113,27 @@ fn watch_in_this_process() {
     }
     println!("\nwatching {}", watchers.len());
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+}
+
+#[test]
+fn a_client_with_all_watchers_that_it_gets_leaves_some_to_others() {
+    for address in far_addresses() {
+        let (builder, _) = server(&[&address]);
+        let server = start(builder);
+        let health = server.health();
+        let client = health_client(server.address());
+        let mut watchers: Vec<_> = (0..1_100).map(|_| client.watch(&request(""))).collect();
+        let first = watchers.iter_mut().map(next);
+        let admitted = first.filter(Result::is_ok).count();
+        assert_eq!(admitted, 512);
+        // Another client watches as often as it likes.
+        let function = "watchers::watch_in_this_process";
+        let mut process = Process::run(function, WATCH, server.address());
+        assert_eq!(process.next("watching "), "50");
+        assert_eq!(health.watchers(), admitted + 50);
+        drop((process, watchers));
+        end(server);
+    }
 }
 
 #[test]
