@@ -26,6 +26,9 @@
 //!     fn streaming<Q: Message, P: Message, F, Fut>(&mut self, &'static MethodDescriptor, handler: F)
 //!     where F: Fn(NestedContext, StreamReceiver<Q>, StreamSender<P>) -> Fut + Send + Sync + 'static,
 //!           Fut: Future<Output = Result<(), Status>> + Send + 'static;
+//!     fn worker_streaming<Q: Message, P: Message, F>(&mut self, &'static MethodDescriptor, handler: F)
+//!     where F: Fn(NestedContext, StreamReceiver<Q>, StreamSender<P>) -> Result<(), Status>
+//!           + Send + Sync + 'static;
 //! }
 //! trait Caller: Clone {
 //!     type Call<P: Message>: Future<Output = Result<Response<P>, Status>>;
@@ -37,6 +40,7 @@
 //! struct StreamSender<M: Message>, StreamReceiver<M: Message>, StreamCall<Q: Message, P: Message>
 //! fn send_only(StreamSender<Q>, &Q)
 //! async fn receive_only(StreamReceiver<Q>, &NestedContext) -> Result<(OwnedRequest<Q>, impl Send), Status>
+//! fn receive_only_wait(StreamReceiver<Q>, &NestedContext) -> Result<(OwnedRequest<Q>, impl Send), Status>
 //! ```
 
 use std::collections::{HashMap, HashSet};
@@ -58,7 +62,7 @@ const RESERVED: [&str; 6] = ["new", "caller", "clone", "fmt", "from_arc", "with_
 /// A method, ready to be written.
 pub(crate) struct Method {
     pub(crate) descriptor: MethodDescriptor,
-    mode: Mode,
+    pub(crate) mode: Mode,
     pub(crate) doc: String,
     /// The method's name in Rust, which may not be an identifier yet.
     pub(crate) base: String,
@@ -127,20 +131,14 @@ fn methods(service: &ServiceDescriptor, scope: &Scope<'_>) -> Result<Vec<Method>
     Ok(methods)
 }
 
-/// The option `(starling.mode)`. A method with streams is a nested one.
+/// The option `(starling.mode)`. A method with streams is a nested one, unless it runs in a thread of its own.
 fn mode_of(method: &MethodDescriptor) -> Result<Mode, Error> {
     let mode = option_of(method)?;
-    if !method.is_client_streaming() && !method.is_server_streaming() {
-        return Ok(mode);
-    }
-    match mode {
-        Mode::Inline | Mode::Nested => Ok(Mode::Nested),
-        Mode::Worker => {
-            let problem = "the handler of a method with streams is async: leave out \
-                           `(starling.mode) = WORKER`, and have it give work to threads of its own";
-            Err(unsupported(method, problem))
-        }
-    }
+    let has_streams = method.is_client_streaming() || method.is_server_streaming();
+    Ok(match mode {
+        Mode::Inline if has_streams => Mode::Nested,
+        mode => mode,
+    })
 }
 
 fn option_of(method: &MethodDescriptor) -> Result<Mode, Error> {
@@ -339,7 +337,7 @@ fn write_server(
             /// Runs the method of this name in the `.proto` file in worker threads.
             ///
             /// # Panics
-            /// If there is no such method, or its handler is nested.
+            /// If there is no such method, its handler is nested, or it has streams.
             pub fn worker(self, method: &str) -> Self {{
                 self.with_mode(method, {rt}::Mode::Worker)
             }}
@@ -347,7 +345,7 @@ fn write_server(
             /// Runs the method of this name in the `.proto` file in the dispatch thread.
             ///
             /// # Panics
-            /// If there is no such method, or its handler is nested.
+            /// If there is no such method, its handler is nested, or it has streams.
             pub fn inline(self, method: &str) -> Self {{
                 self.with_mode(method, {rt}::Mode::Inline)
             }}

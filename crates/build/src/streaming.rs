@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use starling_message::Mode;
+
 use crate::names::{Scope, identifier};
 use crate::service::Method;
 
@@ -47,6 +49,14 @@ pub(crate) fn trait_method(method: &Method, scope: &Scope<'_>) -> String {
             (format!("{request}, {responses}"), "()")
         }
     };
+    if method.mode == Mode::Worker {
+        return format!(
+            "///
+            /// It runs in a thread of its own, and may block. The stream of responses ends when it returns.
+            fn {name}(&self, context: {rt}::NestedContext, {arguments})
+                -> ::core::result::Result<{output}, {rt}::Status>;\n"
+        );
+    }
     format!(
         "///
         /// An implementation may be an `async fn`. The stream of responses ends when it returns.
@@ -69,6 +79,9 @@ pub(crate) fn registration(
         request, response, ..
     } = method;
     let call = format!("<__T as {service}>::{name}");
+    if method.mode == Mode::Worker {
+        return worker_registration(&call, constant, index, method, rt);
+    }
     let run = match streams_of(method) {
         Some(Streams::Requests) => format!(
             "async move {{
@@ -93,6 +106,37 @@ pub(crate) fn registration(
                 let service = ::std::sync::Arc::clone(&service);
                 {run}
             }},
+        );\n"
+    )
+}
+
+/// The statement for a handler that blocks.
+fn worker_registration(
+    call: &str,
+    constant: &str,
+    index: usize,
+    method: &Method,
+    rt: &str,
+) -> String {
+    let Method {
+        request, response, ..
+    } = method;
+    let run = match streams_of(method) {
+        Some(Streams::Requests) => format!(
+            "let mut responses = responses;
+            let response = {call}(&*service, context, requests)?;
+            responses.send_wait(&response)"
+        ),
+        Some(Streams::Both) => format!("{call}(&*service, context, requests, responses)"),
+        Some(Streams::Responses) | None => format!(
+            "let (request, _held) = {rt}::receive_only_wait(requests, &context)?;
+            {call}(&*service, context, request, responses)"
+        ),
+    };
+    format!(
+        "registrar.worker_streaming::<{request}, {response}, _>(
+            &{constant}.methods[{index}],
+            move |context, requests, responses| {{ {run} }},
         );\n"
     )
 }

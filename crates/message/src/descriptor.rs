@@ -60,15 +60,20 @@ pub fn method_id(path: &str) -> u32 {
 /// The index of a method by its name in the `.proto` file. Its handler must not be a nested one.
 ///
 /// # Panics
-/// If there is no such method, or its handler is nested.
+/// If there is no such method, its handler is nested, or it has streams.
 #[doc(hidden)]
 pub fn method_index(service: &ServiceDescriptor, name: &str) -> usize {
     let named = |method: &MethodDescriptor| method.path.rsplit('/').next() == Some(name);
     let index = service.methods.iter().position(named);
     let index = index.unwrap_or_else(|| panic!("{} has no method {name}", service.name));
-    let nested = service.methods[index].mode == Mode::Nested;
+    let method = &service.methods[index];
     assert!(
-        !nested,
+        !method.client_streaming && !method.server_streaming,
+        "{}.{name} has streams: its .proto file says where it runs",
+        service.name
+    );
+    assert!(
+        method.mode != Mode::Nested,
         "{}.{name} is nested: it always runs in the dispatch thread",
         service.name
     );

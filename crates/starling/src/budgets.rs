@@ -63,6 +63,7 @@ pub(crate) struct Held {
     pub(crate) waiting: usize,
     pub(crate) jobs: usize,
     pub(crate) streams: usize,
+    pub(crate) stream_threads: usize,
     pub(crate) watchers: usize,
 }
 
@@ -198,6 +199,7 @@ fn items(config: &EndpointConfig, registry: &Registry, workers: &WorkerConfig) -
     let sessions = protocol.max_sessions;
     let streams = registry.streams.within(config).streams;
     let watchers = registry.health.most_watchers();
+    let threads = registry.stream_threads.most();
     vec![
         budget(
             "open sessions",
@@ -226,6 +228,13 @@ fn items(config: &EndpointConfig, registry: &Registry, workers: &WorkerConfig) -
             config.max_waiting,
             "ServerBuilder::max_streams_per_client",
             |held| Some(held.streams),
+        ),
+        budget(
+            "threads of worker handlers with streams, of all dispatch threads",
+            threads / 2,
+            threads,
+            "ServerBuilder::stream_threads",
+            |held| Some(held.stream_threads),
         ),
         budget(
             "watchers of health, of all threads",
@@ -339,7 +348,7 @@ mod tests {
                 assert_eq!(rows[row][..2], expected, "{}", budget.what);
             }
         }
-        assert_eq!(rows.len(), 8 + 1, "rows and a rule");
+        assert_eq!(rows.len(), 9 + 1, "rows and a rule");
     }
 
     #[test]
@@ -352,6 +361,7 @@ mod tests {
         settings.config.max_waiting /= 2;
         settings.workers.queue /= 2;
         settings.registry.health.bound_watchers(512);
+        settings.registry.stream_threads.bound(256);
         settings.config.protocol.reassembly_bytes /= 2;
         settings.config.protocol.retained_bytes /= 2;
         settings.config.protocol.max_sessions /= 2;

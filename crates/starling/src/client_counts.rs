@@ -43,6 +43,11 @@ impl ClientCounts {
         }
         self.all -= 1;
     }
+
+    /// Of all clients.
+    pub(crate) fn all(&self) -> usize {
+        self.all
+    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use crate::plane::DecodedRequests;
 use crate::registry::Registry;
 use crate::server::serve_on;
 use crate::stats::ThreadStats;
-use crate::streaming::Streams;
+use crate::streaming::{StreamThreads, Streams};
 use crate::threads::{self, Questions, ThreadRole};
 use crate::time::Time;
 use crate::wait::{InTurn, Runs};
@@ -35,6 +35,7 @@ use crate::wait::{InTurn, Runs};
 /// What clients have an endpoint hold that is counted outside of it.
 pub(crate) struct Served {
     pub(crate) streams: Arc<Streams>,
+    pub(crate) stream_threads: Arc<StreamThreads>,
     pub(crate) decoded: DecodedRequests,
     pub(crate) health: Health,
     pub(crate) budgets: Budgets,

@@ -152,13 +152,16 @@
 //! An *inline* handler runs in the dispatch thread, to completion, and takes microseconds at most. A
 //! method is inline unless the `.proto` file says `option (starling.mode) = WORKER` or `NESTED`, which
 //! needs `import "starling/options.proto"`.
-//! A *worker* handler runs in a pool of threads. A *nested* handler is `async`, runs in the dispatch
-//! thread, and makes calls of its own through its [`NestedContext`].
+//! A *worker* handler runs in a pool of threads, and one with streams in a thread of its own. A *nested* handler is
+//! `async`, runs in the dispatch thread, and makes calls of its own through its [`NestedContext`].
 //!
 //! # Streams
 //!
 //! `stream` in the `.proto` file makes requests, responses or both a stream. Both ends have the same two
-//! types, [`StreamSender`] and [`StreamReceiver`]. Handlers are `async`, as nested ones.
+//! types, [`StreamSender`] and [`StreamReceiver`]. Handlers are `async`, as nested ones. With
+//! `option (starling.mode) = WORKER` they are not: each runs in a thread of its own
+//! ([`ServerBuilder::stream_threads`]), reads by [`StreamReceiver::blocking`] and sends by
+//! [`StreamSender::send_wait`].
 //!
 //! | in the `.proto` file | the client's method returns | the handler gets, and returns |
 //! |---|---|---|
@@ -510,7 +513,7 @@ pub async fn connect(address: &str) -> Result<Channel, Error> {
 
 /// The items that generated code uses. Nothing here is for other code.
 pub mod stub {
-    pub use crate::streaming::{receive_only, send_only};
+    pub use crate::streaming::{receive_only, receive_only_wait, send_only};
     pub use crate::{
         CallOptions, Caller, NestedContext, OwnedRequest, Registrar, Request, Response, Service,
         Status, StreamCall, StreamReceiver, StreamSender,

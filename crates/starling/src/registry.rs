@@ -22,7 +22,7 @@ use crate::nested::NestedContext;
 use crate::plane::{ListenerContext, Method, MethodHandler, ServerStreamEnd};
 use crate::reflection::{Catalog, ReflectionServer, bind_method};
 use crate::service::{Registrar, Service};
-use crate::streaming::{StreamLimits, StreamReceiver, StreamSender};
+use crate::streaming::{StreamLimits, StreamReceiver, StreamSender, StreamThreads};
 use crate::trace::{self, ClientBound, ClientTraces, TracedMethod};
 
 /// The future of a nested handler, as [`ServerBuilder::nested_executor`] gets it.
@@ -53,6 +53,8 @@ pub(crate) struct Registry {
     pub(crate) spawn: Option<SpawnTask>,
     /// The bounds on each client's streams.
     pub(crate) streams: StreamLimits,
+    /// Where worker handlers with streams run.
+    pub(crate) stream_threads: Arc<StreamThreads>,
     /// What messages may take that come in protobuf.
     pub(crate) decode: DecodeLimits,
     /// What the server does for single methods.
@@ -78,6 +80,7 @@ impl Default for Registry {
             client_traces: ClientTraces::default(),
             spawn: None,
             streams: StreamLimits::default(),
+            stream_threads: Arc::default(),
             decode: DecodeLimits::default(),
             options: Arc::default(),
             interceptors: Interceptors::default(),
@@ -256,6 +259,33 @@ impl Registrar for Registry {
             is_built_in: self.is_built_in,
             types: PhantomData,
         }));
+    }
+
+    fn worker_streaming<Q: Message, P: Message, F>(
+        &mut self,
+        method: &'static MethodDescriptor,
+        handler: F,
+    ) where
+        F: Fn(NestedContext, StreamReceiver<Q>, StreamSender<P>) -> Result<(), Status>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let (threads, handler) = (Arc::clone(&self.stream_threads), Arc::new(handler));
+        self.streaming::<Q, P, _, _>(method, move |context, requests, responses| {
+            let (end, client) = (Arc::clone(responses.end()), context.peer().clone());
+            let handler = Arc::clone(&handler);
+            let run = threads.run(&client, move || handler(context, requests, responses));
+            async move {
+                match run {
+                    Ok(outcome) => outcome.await,
+                    Err(status) => {
+                        end.refuse();
+                        Err(status)
+                    }
+                }
+            }
+        });
     }
 }
 

@@ -47,4 +47,15 @@ pub trait Registrar {
     ) where
         F: Fn(NestedContext, StreamReceiver<Q>, StreamSender<P>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), Status>> + Send + 'static;
+
+    /// A method whose requests or responses are streams, and whose handler blocks. It runs in a thread of its own.
+    fn worker_streaming<Q: Message, P: Message, F>(
+        &mut self,
+        method: &'static MethodDescriptor,
+        handler: F,
+    ) where
+        F: Fn(NestedContext, StreamReceiver<Q>, StreamSender<P>) -> Result<(), Status>
+            + Send
+            + Sync
+            + 'static;
 }

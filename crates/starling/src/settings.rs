@@ -85,6 +85,15 @@ macro_rules! settings_methods {
             self
         }
 
+        /// Threads for worker handlers with streams, all clients together, at most: each such stream has one while its
+        /// handler runs. A client may have as many as are still free: half of them if no other has any. Further streams
+        /// end with RESOURCE_EXHAUSTED, and have not run. The default is 512. They are begun as they are needed, and
+        /// end when they are idle for 10 s. One whose handler goes on after its stream outlives the server.
+        pub fn stream_threads(self, threads: usize) -> Self {
+            self.settings.registry.stream_threads.bound(threads);
+            self
+        }
+
         /// Has nested handlers run as tasks of an executor, whose timers and sockets they may use, instead
         /// of in the dispatch thread. It costs each call two thread switches. With tokio:
         ///

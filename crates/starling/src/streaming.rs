@@ -24,6 +24,7 @@ mod server;
 mod single_items;
 mod slots;
 mod table;
+mod threads;
 mod uncommon;
 
 use std::sync::Arc;
@@ -41,6 +42,7 @@ use crate::message::OwnedRequest;
 use crate::nested::{NestedContext, ResponseMetadata};
 use crate::options::CallOptions;
 use crate::plane::Waiting;
+use crate::wait::block_on;
 
 pub(crate) use account::{ByteAccount, HeldBytes, spare_for};
 pub use bundle::{StreamBundle, StreamBundleIter};
@@ -55,6 +57,7 @@ pub(crate) use server::too_late;
 pub(crate) use single_items::SingleItems;
 pub(crate) use slots::StreamSlots;
 pub(crate) use table::Streams;
+pub(crate) use threads::StreamThreads;
 
 /// One end of a stream, without the types of its items.
 pub(crate) trait StreamEnd: Send + Sync {
@@ -248,4 +251,15 @@ pub async fn receive_only<Q: Message>(
     let held = item.held();
     let metadata = requests.metadata().unwrap_or_default();
     Ok((OwnedRequest::of_stream(item, metadata, context), held))
+}
+
+/// [`receive_only`] for a handler that blocks.
+///
+/// # Errors
+/// As [`receive_only`].
+pub fn receive_only_wait<Q: Message>(
+    requests: StreamReceiver<Q>,
+    context: &NestedContext,
+) -> Result<(OwnedRequest<Q>, impl Send + use<Q>), Status> {
+    block_on(receive_only(requests, context))
 }

@@ -937,14 +937,14 @@ mod __items {
         /// Runs the method of this name in the `.proto` file in worker threads.
         ///
         /// # Panics
-        /// If there is no such method, or its handler is nested.
+        /// If there is no such method, its handler is nested, or it has streams.
         pub fn worker(self, method: &str) -> Self {
             self.with_mode(method, __rt::Mode::Worker)
         }
         /// Runs the method of this name in the `.proto` file in the dispatch thread.
         ///
         /// # Panics
-        /// If there is no such method, or its handler is nested.
+        /// If there is no such method, its handler is nested, or it has streams.
         pub fn inline(self, method: &str) -> Self {
             self.with_mode(method, __rt::Mode::Inline)
         }

@@ -111,6 +111,7 @@ pub(crate) fn serve_on<I: Device>(
     core.raw.on_released(move |peer| of_peers.forget(peer));
     core.served = Some(Served {
         streams,
+        stream_threads: Arc::clone(&registry.stream_threads),
         decoded: context.decoded,
         health: registry.health.clone(),
         budgets: Budgets::new(&core.config, registry, workers),

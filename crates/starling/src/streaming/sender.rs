@@ -22,8 +22,8 @@ use crate::wait::block_on;
 /// ([`CallOptions::stream_window`], `ServerBuilder::stream_window`), and as much again waits here, at most 256 KiB
 /// and a message. At a server, streams of a client that has many, or when there are many in all, keep less.
 ///
-/// It is also a [`Sink`] of messages. Plain threads use the functions whose names end in `wait`: a handler that has to
-/// block moves its halves to a thread of its own. While a plain thread waits with a `LocalChannel`'s stream, another
+/// It is also a [`Sink`] of messages. Plain threads use the functions whose names end in `wait`: a
+/// handler that has to block is a WORKER one. While a plain thread waits with a `LocalChannel`'s stream, another
 /// thread has to run the endpoint.
 ///
 /// A client that drops it closes it, unless its thread panics, which cancels the call. A handler that drops
@@ -218,6 +218,11 @@ impl<M: Message> StreamSender<M> {
     /// Of a handler: has room for a message only when none waits. What waits is never old then.
     pub(crate) fn keep_one(&self) {
         self.end.keep_one();
+    }
+
+    /// The end that it sends to.
+    pub(crate) fn end(&self) -> &Arc<dyn StreamEnd> {
+        &self.end
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {

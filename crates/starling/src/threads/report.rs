@@ -117,6 +117,7 @@ impl<I: Device> Core<I> {
             waiting: raw.requests_waiting(),
             jobs: raw.workers().map_or(0, |workers| workers.waiting),
             streams: served.streams.count(),
+            stream_threads: served.stream_threads.running(),
             watchers: served.health.watchers(),
         };
         let budgets = served.budgets.iter();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let protos = ["calendar", "hello", "streams", "target", "test"]
+    let protos = ["blocking", "calendar", "hello", "streams", "target", "test"]
         .map(|name| format!("proto/{name}.proto"));
     starling_build::compile(&protos, &["proto"])?;
     for version in ["v1", "v2", "v3"] {

@@ -1,5 +1,10 @@
 //! Messages and services that the facade's tests and its documentation use.
 
+/// Methods with streams whose handlers block.
+pub mod blocking {
+    starling::include_proto!("blocking");
+}
+
 /// A service with well-known types.
 pub mod calendar {
     starling::include_proto!("calendar");
