@@ -10,6 +10,9 @@ const SPARE_BUFFERS: usize = 256;
 /// The most memory of one of them, in bytes.
 const SPARE_BYTES: usize = 1024;
 
+/// The least memory of one, in bytes: most small messages fit what any other one leaves.
+const LEAST_BYTES: usize = 128;
+
 thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
@@ -23,18 +26,16 @@ pub fn take(bytes: usize) -> Vec<u8> {
         false => None,
     };
     match spare.flatten() {
-        Some(mut buffer) => {
-            buffer.reserve(bytes);
-            buffer
-        }
-        None => Vec::with_capacity(bytes),
+        Some(buffer) if buffer.capacity() >= bytes => buffer,
+        // One that is too small is not grown: what is not there would be copied.
+        _ => Vec::with_capacity(bytes.max(LEAST_BYTES)),
     }
 }
 
 /// Keeps a buffer for a later message of this thread, if it is small and there are not too many.
 #[inline]
 pub fn give(mut buffer: Vec<u8>) {
-    if buffer.capacity() == 0 || buffer.capacity() > SPARE_BYTES {
+    if !(LEAST_BYTES..=SPARE_BYTES).contains(&buffer.capacity()) {
         return;
     }
     buffer.clear();
@@ -52,13 +53,19 @@ mod tests {
 
     #[test]
     fn small_buffers_come_back_empty_and_their_number_is_bounded() {
-        give(vec![7; 100]);
-        let buffer = take(200);
-        assert!(buffer.is_empty() && buffer.capacity() >= 200);
+        give(vec![7; 150]);
+        let buffer = take(100);
+        assert!(buffer.is_empty() && buffer.capacity() == 150);
+        give(buffer);
+        let larger = take(200);
+        assert!(larger.is_empty() && larger.capacity() >= 200);
+        assert!(SPARE.with_borrow(Vec::is_empty), "nobody else wants it");
+        give(vec![7; LEAST_BYTES - 1]);
+        assert!(SPARE.with_borrow(Vec::is_empty), "it is too small to keep");
         give(vec![7; SPARE_BYTES + 1]);
         assert!(SPARE.with_borrow(Vec::is_empty), "it is too large to keep");
         for _ in 0..2 * SPARE_BUFFERS {
-            give(vec![7; 10]);
+            give(vec![7; LEAST_BYTES]);
         }
         assert_eq!(SPARE.with_borrow(Vec::len), SPARE_BUFFERS);
     }

@@ -13,6 +13,7 @@ use std::thread::LocalKey;
 
 use parking_lot::Mutex;
 use starling_endpoint::{CallNumber, Msgbuf};
+use starling_msgbuf::spare;
 use starling_share::TaskHandle;
 
 use crate::balancing::{Attempt, Placement};
@@ -302,7 +303,9 @@ impl CallCell {
         {
             let content = state.content.take();
             drop(state);
-            drop(content);
+            if let Some(Operation::Call(call)) = content.and_then(|content| content.operation) {
+                spare::give(call.message.payload.into_parts().0);
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
+use starling_msgbuf::spare;
 
 use crate::queue::Queue;
 use crate::{
@@ -38,7 +39,7 @@ impl Bundle {
 
     /// A bundle with room for a call header and memory for so many bytes of items.
     fn with_capacity(room: usize, bytes: usize) -> Self {
-        let mut head = Vec::with_capacity(room + bytes);
+        let mut head = spare::take(room + bytes);
         head.resize(room, 0);
         Self::new(head, None)
     }

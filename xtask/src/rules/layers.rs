@@ -24,7 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/plugin", &["call"]),
     ("crates/policy", &["balance", "call", "message", "metrics"]),
     ("crates/plugin-host", &["call", "io", "plugin", "policy"]),
-    ("crates/stream", &["call"]),
+    ("crates/stream", &["call", "msgbuf"]),
     ("crates/proto", &["msgbuf", "prefetch"]),
     ("crates/share", &["io"]),
     // Devices know how to move datagrams, and do not know their content.
