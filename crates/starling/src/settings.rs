@@ -88,7 +88,8 @@ macro_rules! settings_methods {
         /// Threads for worker handlers with streams, all clients together, at most: each such stream has one while its
         /// handler runs. A client may have as many as are still free: half of them if no other has any. Further streams
         /// end with RESOURCE_EXHAUSTED, and have not run. The default is 512. They are begun as they are needed, and
-        /// end when they are idle for 10 s. One whose handler goes on after its stream outlives the server.
+        /// end when they are idle for 10 s. One whose handler goes on after its stream outlives the server. All clients
+        /// that come through one managed service are one client here. A message each way takes two switches of threads.
         pub fn stream_threads(self, threads: usize) -> Self {
             self.settings.registry.stream_threads.bound(threads);
             self
@@ -187,7 +188,7 @@ macro_rules! settings_methods {
 
         /// Watchers of the health of services, of all clients together, at most. A client may have as many as are
         /// still free: half of them if no other has any. Further ones get RESOURCE_EXHAUSTED. The default is
-        /// 1,024.
+        /// 1,024. All clients that come through one managed service are one client here.
         pub fn max_health_watchers(self, watchers: usize) -> Self {
             self.settings.registry.health.bound_watchers(watchers);
             self

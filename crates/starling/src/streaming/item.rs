@@ -8,7 +8,7 @@ use starling_endpoint::Status;
 use starling_message::{Arena, Bytes, Message, MessageView, Reader, reflect};
 use starling_stream::Items;
 
-use super::{HeldBytes, StreamEnd};
+use super::{HeldBytes, StreamEnd, threads};
 
 /// One message of a stream, as it was received: where it lies, until the next one is asked for
 /// ([`StreamReceiver::message`](crate::StreamReceiver::message)), or with a share in the memory that it came in.
@@ -96,6 +96,8 @@ impl<M: Message> Decoded<M> {
     /// An item that is in protobuf. A failure ends the stream.
     #[cold]
     pub(super) fn new(end: &dyn StreamEnd, item: &[u8]) -> Result<Self, Status> {
+        // What is not counted yet is one message, however many threads there are.
+        let _alone = threads::decode_alone();
         let message = M::from_protobuf(item, end.decode_limits());
         let message = message.map_err(|error| end.reject(&malformed(&error)))?;
         let held = end.hold(message.arena().memory_len());

@@ -6,21 +6,22 @@
 //!        └────────────── Outcome: its result, which wakes ◀────────┘
 //! ```
 //!
-//! A thread that has nothing to do ends after [`KEEP`].
+//! The thread that became idle last runs the next handler, so those that are not needed end after [`KEEP`].
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Mutex, MutexGuard};
 use starling_endpoint::{Peer, Status};
 
 use crate::client_counts::{ClientCounts, ClientNumber};
@@ -30,26 +31,39 @@ const THREADS: usize = 512;
 /// How long an idle thread stays.
 const KEEP: Duration = Duration::from_secs(10);
 
+thread_local! {
+    /// This is a thread for such handlers.
+    static IS_ONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has the threads of this process for such handlers decode one message at a time, as long as the result lives: what a
+/// message will take is known when it is decoded. Other threads do not wait.
+#[cold]
+pub(super) fn decode_alone() -> Option<MutexGuard<'static, ()>> {
+    static DECODES: Mutex<()> = Mutex::new(());
+    IS_ONE.get().then(|| DECODES.lock())
+}
+
 /// The threads of one server.
 pub(crate) struct StreamThreads {
     most: AtomicUsize,
-    pool: Arc<Pool>,
+    pool: Arc<Mutex<Pool>>,
 }
 
 #[derive(Default)]
 struct Pool {
-    state: Mutex<State>,
-    has_job: Condvar,
-}
-
-#[derive(Default)]
-struct State {
     /// The handlers that run, or are about to, of each client.
     clients: ClientCounts,
-    /// Not more than there are idle threads.
-    jobs: VecDeque<Job>,
-    idle: usize,
+    /// Threads without a handler, the last one on top.
+    idle: Vec<Idle>,
+    /// Threads so far.
+    begun: u64,
     is_closed: bool,
+}
+
+struct Idle {
+    thread: u64,
+    jobs: Sender<Job>,
 }
 
 struct Job {
@@ -81,7 +95,7 @@ impl StreamThreads {
 
     /// Handlers that run now.
     pub(crate) fn running(&self) -> usize {
-        self.pool.state.lock().clients.all()
+        self.pool.lock().clients.all()
     }
 
     /// Runs a client's handler in a thread.
@@ -93,46 +107,51 @@ impl StreamThreads {
         client: &Peer,
         handler: impl FnOnce() -> Result<(), Status> + Send + 'static,
     ) -> Result<Outcome, Status> {
-        let mut state = self.pool.state.lock();
+        let mut pool = self.pool.lock();
         let most = self.most();
-        let Some(client) = state.clients.add(client, most) else {
+        let Some(client) = pool.clients.add(client, most) else {
             return Err(Status::resource_exhausted(format!(
                 "the server has {most} threads for worker handlers with streams, for one client no more than are \
                  free: end some streams, or have the server raise `stream_threads`"
             )));
         };
-        if state.idle <= state.jobs.len() {
-            if let Err(error) = self.start_thread() {
-                state.clients.remove(client);
-                return Err(Status::resource_exhausted(format!(
-                    "the server's system gives it no thread for a worker handler with streams: {error}"
-                )));
-            }
-            state.idle += 1;
-        }
         let outcome = Arc::new(Mutex::new(Slot::Running(None)));
-        state.jobs.push_back(Job {
+        let mut job = Job {
             handler: Box::new(handler),
             client,
             outcome: Arc::clone(&outcome),
-        });
-        drop(state);
-        self.pool.has_job.notify_one();
+        };
+        // One in the list takes its job: it leaves the list before it ends.
+        while let Some(idle) = pool.idle.pop() {
+            match idle.jobs.send(job) {
+                Ok(()) => return Ok(Outcome(outcome)),
+                Err(refused) => job = refused.0,
+            }
+        }
+        pool.begun += 1;
+        let number = pool.begun;
+        if let Err(error) = self.start_thread(number, job) {
+            pool.clients.remove(client);
+            return Err(Status::resource_exhausted(format!(
+                "the server's system gives it no thread for a worker handler with streams: {error}"
+            )));
+        }
         Ok(Outcome(outcome))
     }
 
-    fn start_thread(&self) -> std::io::Result<()> {
+    fn start_thread(&self, number: u64, job: Job) -> std::io::Result<()> {
         let pool = Arc::clone(&self.pool);
         let builder = thread::Builder::new().name("starling-stream".to_owned());
-        builder.spawn(move || pool.work()).map(drop)
+        builder.spawn(move || work(&pool, number, job)).map(drop)
     }
 }
 
 /// Threads that run a handler go on until it returns.
 impl Drop for StreamThreads {
     fn drop(&mut self) {
-        self.pool.state.lock().is_closed = true;
-        self.pool.has_job.notify_all();
+        let mut pool = self.pool.lock();
+        pool.is_closed = true;
+        pool.idle.clear();
     }
 }
 
@@ -142,49 +161,58 @@ impl fmt::Debug for StreamThreads {
     }
 }
 
-impl Pool {
-    /// One thread, which is idle whenever it holds the lock.
-    fn work(&self) {
-        let mut state = self.state.lock();
-        let mut is_late = false;
-        loop {
-            if let Some(job) = state.jobs.pop_front() {
-                state.idle -= 1;
-                drop(state);
-                self.execute(job);
-                state = self.state.lock();
-                is_late = false;
-            } else if is_late || state.is_closed {
-                state.idle -= 1;
-                return;
-            } else {
-                is_late = self.has_job.wait_for(&mut state, KEEP).timed_out();
-            }
-        }
+/// One thread, with its first job.
+fn work(pool: &Mutex<Pool>, thread: u64, mut job: Job) {
+    IS_ONE.set(true);
+    while let Some(next) = next_job(pool, thread, &execute(pool, job, thread)) {
+        job = next;
     }
+}
 
-    fn execute(&self, job: Job) {
-        let Job {
-            handler,
-            client,
-            outcome,
-        } = job;
-        let result = catch_unwind(AssertUnwindSafe(handler)).unwrap_or_else(|panic| {
-            discard(panic);
-            Err(Status::internal(
-                "the server's handler panicked: see the server's log",
-            ))
-        });
-        // First, so that a client that has heard of the end finds room for its next stream.
-        let mut state = self.state.lock();
-        state.clients.remove(client);
-        state.idle += 1;
-        drop(state);
-        let was = std::mem::replace(&mut *outcome.lock(), Slot::Ended(result));
-        if let Slot::Running(Some(waker)) = was {
-            waker.wake();
-        }
+/// Runs a handler. Then the thread is idle, and its next job comes from what this returns.
+fn execute(pool: &Mutex<Pool>, job: Job, thread: u64) -> Receiver<Job> {
+    let Job {
+        handler,
+        client,
+        outcome,
+    } = job;
+    let result = catch_unwind(AssertUnwindSafe(handler)).unwrap_or_else(|panic| {
+        discard(panic);
+        Err(Status::internal(
+            "the server's handler panicked: see the server's log",
+        ))
+    });
+    let (sender, jobs) = channel();
+    // First, so that a client that has heard of the end finds room for its next stream.
+    let mut pool = pool.lock();
+    pool.clients.remove(client);
+    if !pool.is_closed {
+        let jobs = sender;
+        pool.idle.push(Idle { thread, jobs });
     }
+    drop(pool);
+    let was = std::mem::replace(&mut *outcome.lock(), Slot::Ended(result));
+    if let Slot::Running(Some(waker)) = was {
+        waker.wake();
+    }
+    jobs
+}
+
+/// None: there was none for long, or the server has ended.
+fn next_job(pool: &Mutex<Pool>, thread: u64, jobs: &Receiver<Job>) -> Option<Job> {
+    match jobs.recv_timeout(KEEP) {
+        Ok(job) => return Some(job),
+        Err(RecvTimeoutError::Disconnected) => return None,
+        Err(RecvTimeoutError::Timeout) => {}
+    }
+    let mut pool = pool.lock();
+    if let Some(place) = pool.idle.iter().position(|idle| idle.thread == thread) {
+        pool.idle.remove(place);
+        return None;
+    }
+    drop(pool);
+    // It was sent just now.
+    jobs.recv().ok()
 }
 
 /// Drops what a handler panicked with, whose `drop` may panic as well: what that carries is leaked.
@@ -309,6 +337,7 @@ mod tests {
         let quick = threads.run(&client("one"), || Ok(()));
         assert_eq!(block_on(quick.expect("room")), Ok(()));
         let pool = Arc::clone(&threads.pool);
+        assert_eq!(pool.lock().idle.len(), 1);
         drop(threads);
         release.send(()).expect("it waits");
         assert_eq!(block_on(slow.expect("room")), Ok(()));
@@ -317,6 +346,59 @@ mod tests {
             assert!(begun.elapsed() < KEEP / 2, "a thread stays");
             thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(pool.state.lock().idle, 0);
+        assert!(pool.lock().idle.is_empty());
+    }
+
+    #[test]
+    fn the_thread_that_became_idle_last_runs_the_next_handler() {
+        let threads = StreamThreads::default();
+        let id_of_next = || {
+            let (say, heard) = mpsc::channel();
+            let next = threads.run(&client("one"), move || {
+                say.send(thread::current().id()).expect("a listener");
+                Ok(())
+            });
+            block_on(next.expect("room")).expect("no failure");
+            heard.recv().expect("an id")
+        };
+        let barrier = Arc::new(std::sync::Barrier::new(8));
+        let burst: Vec<_> = (0..8)
+            .map(|_| {
+                let barrier = Arc::clone(&barrier);
+                let waits = threads.run(&client("one"), move || {
+                    barrier.wait();
+                    Ok(())
+                });
+                waits.expect("room")
+            })
+            .collect();
+        for outcome in burst {
+            assert_eq!(block_on(outcome), Ok(()));
+        }
+        let first = id_of_next();
+        assert!((0..20).all(|_| id_of_next() == first));
+        assert_eq!(threads.pool.lock().idle.len(), 8);
+    }
+
+    #[test]
+    fn one_message_is_decoded_at_a_time_in_all_threads() {
+        static DECODING: AtomicUsize = AtomicUsize::new(0);
+        assert!(decode_alone().is_none(), "this is another thread");
+        let servers = [StreamThreads::default(), StreamThreads::default()];
+        let outcomes: Vec<_> = (0..16)
+            .map(|number| {
+                let decodes = servers[number % 2].run(&client("one"), || {
+                    let _alone = decode_alone();
+                    assert_eq!(DECODING.fetch_add(1, Ordering::SeqCst), 0);
+                    thread::sleep(Duration::from_millis(2));
+                    DECODING.fetch_sub(1, Ordering::SeqCst);
+                    Ok(())
+                });
+                decodes.expect("room")
+            })
+            .collect();
+        for outcome in outcomes {
+            assert_eq!(block_on(outcome), Ok(()));
+        }
     }
 }
