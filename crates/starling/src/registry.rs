@@ -23,7 +23,7 @@ use crate::plane::{ListenerContext, Method, MethodHandler, ServerStreamEnd};
 use crate::reflection::{Catalog, ReflectionServer, bind_method};
 use crate::service::{Registrar, Service};
 use crate::streaming::{StreamLimits, StreamReceiver, StreamSender, StreamThreads};
-use crate::trace::{self, ClientBound, ClientTraces, TracedMethod};
+use crate::trace::{self, ClientBound, ClientTraces, CurrentSpan, TracedMethod};
 
 /// The future of a nested handler, as [`ServerBuilder::nested_executor`] gets it.
 ///
@@ -274,10 +274,12 @@ impl Registrar for Registry {
         let (threads, handler) = (Arc::clone(&self.stream_threads), Arc::new(handler));
         self.streaming::<Q, P, _, _>(method, move |context, requests, responses| {
             let (end, client) = (Arc::clone(responses.end()), context.peer().clone());
-            let handler = Arc::clone(&handler);
-            let run = threads.run(&client, move || handler(context, requests, responses));
+            let (threads, handler) = (Arc::clone(&threads), Arc::clone(&handler));
             async move {
-                match run {
+                // Here, where the call's span is entered.
+                let span = CurrentSpan::get();
+                let handler = move || span.run(|| handler(context, requests, responses));
+                match threads.run(&client, handler) {
                     Ok(outcome) => outcome.await,
                     Err(status) => {
                         end.refuse();

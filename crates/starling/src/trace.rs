@@ -52,7 +52,7 @@ pub(crate) use client::{ClientSpan, begin_call, begin_stream};
 pub(crate) use clients::ClientBound;
 pub use clients::ClientTraces;
 pub use context::{Scoped, TraceContext, TraceEntered};
-pub(crate) use server::TracedMethod;
+pub(crate) use server::{CurrentSpan, TracedMethod};
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// A call begins a trace if a random number is below this.

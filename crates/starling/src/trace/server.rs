@@ -7,7 +7,9 @@ use std::sync::Arc;
 use starling_endpoint::{Code, MetadataView, Peer, Status, UnaryFn, WorkerFn};
 use starling_message::MethodDescriptor;
 
-use super::{CallSpan, ClientBound, End, begins_trace};
+use tracing::Span;
+
+use super::{CallSpan, ClientBound, End, TraceContext, begins_trace};
 use crate::plane::{
     ListenerContext, Method, MethodHandler, NestedFn, ServerStreamEnd, StreamingFn,
 };
@@ -106,6 +108,28 @@ impl CallSpan {
         std::mem::forget(dropped);
         self.end(code_of(&result));
         result
+    }
+}
+
+/// The span and the context of what runs here, for a part of it that runs in another thread.
+pub(crate) struct CurrentSpan {
+    span: Span,
+    context: Option<TraceContext>,
+}
+
+impl CurrentSpan {
+    pub(crate) fn get() -> Self {
+        Self {
+            span: Span::current(),
+            context: TraceContext::current(),
+        }
+    }
+
+    /// Runs that part.
+    pub(crate) fn run<T>(self, part: impl FnOnce() -> T) -> T {
+        let _in_span = self.span.enter();
+        let _in_trace = self.context.map(TraceContext::enter);
+        part()
     }
 }
 

@@ -13,6 +13,7 @@ use service::serve;
 use spans::{Span, of_trace};
 use starling::trace::TraceContext;
 use starling::{CallOptions, Channel, Code, Endpoint};
+use starling_test_protos::blocking::{BlockingClient, Line};
 use starling_test_protos::streams::{Number, Range, StreamsClient};
 use starling_test_protos::test::{Failure, RelayRequest, TestClient};
 
@@ -134,6 +135,39 @@ fn a_trace_goes_through_all_kinds_of_handlers_and_their_own_calls() {
                 ("client", "test.Test/Inspect"),
             ]
         );
+    }
+}
+
+#[test]
+fn a_trace_goes_on_in_the_thread_of_a_handler_with_streams() {
+    enable();
+    for address in any_addresses() {
+        let (server, next) = (serve(&address), serve(&common::shm_address()));
+        let client = BlockingClient::new(Channel::lazy(server.address()).expect("a channel"));
+        let context = root();
+        let entered = context.clone().enter();
+        let mut letters = client.spell(&Line::new().with_text(next.address()));
+        drop(entered);
+        assert!(letters.wait().expect("no failure").is_none());
+        let (trace, _) = hex(&context);
+        wait_until(|| {
+            let spans = of_trace(&trace);
+            spans.len() == 6 && spans.iter().all(|span| span.is_over)
+        });
+        let spans = of_trace(&trace);
+        let is_of = |span: &&Span, kind, name| {
+            span.field("otel.kind") == kind && span.field("otel.name") == name
+        };
+        let own = spans
+            .iter()
+            .find(|span| is_of(span, "server", "blocking.Blocking/Spell"))
+            .expect("a span");
+        assert_eq!(own.events, 1, "the handler's event is in its span");
+        let calls = spans
+            .iter()
+            .filter(|span| is_of(span, "client", "test.Test/Inspect"));
+        let parents: Vec<_> = calls.map(|span| span.field("parent_id")).collect();
+        assert_eq!(parents, [own.field("span_id"); 2]);
     }
 }
 

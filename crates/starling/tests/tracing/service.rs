@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use starling::{
     Caller, Channel, NestedContext, OwnedRequest, Request, Server, ServerBuilder, ServerHandle,
-    Status, StreamReceiver, StreamSender,
+    Status, StreamReceiver, StreamSender, block_on,
 };
+use starling_test_protos::blocking::{Blocking, BlockingServer, Count, Line};
 use starling_test_protos::streams::{Number, Range, Streams, StreamsServer, Sum};
 use starling_test_protos::test::{
     Failure, Payload, PayloadMut, RelayRequest, ReportMut, Test, TestClient, TestServer,
@@ -122,13 +123,46 @@ impl Streams for Service {
     }
 }
 
+impl Blocking for Service {
+    /// Calls the server at the address that the request has, by a channel of each kind.
+    fn spell(
+        &self,
+        context: NestedContext,
+        request: OwnedRequest<Line>,
+        _: StreamSender<Line>,
+    ) -> Result<(), Status> {
+        tracing::info!(target: "test", "in the handler");
+        let address = request.message().text();
+        let channel =
+            Channel::lazy(address).map_err(|error| Status::internal(error.to_string()))?;
+        TestClient::new(channel).inspect(&Payload::new()).wait()?;
+        let local = context.channel(address).expect("an address");
+        block_on(ask(TestClient::new(local)))?;
+        Ok(())
+    }
+
+    fn tally(&self, _: NestedContext, _: StreamReceiver<Line>) -> Result<Count, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    fn repeat(
+        &self,
+        _: NestedContext,
+        _: StreamReceiver<Line>,
+        _: StreamSender<Line>,
+    ) -> Result<(), Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+}
+
 pub(crate) fn builder(address: &str) -> ServerBuilder {
     let builder = Server::builder()
         .bind(address)
         .expect("a free address")
         .workers(1);
     let builder = builder.add_service(TestServer::new(Service));
-    builder.add_service(StreamsServer::new(Service))
+    let builder = builder.add_service(StreamsServer::new(Service));
+    builder.add_service(BlockingServer::new(Service))
 }
 
 /// A server at an address.

@@ -8,12 +8,15 @@ use std::sync::{Mutex, MutexGuard};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
+use tracing_core::span::Current;
 
 /// The fields of a span, and whether it is over.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Span {
     pub(crate) fields: HashMap<&'static str, String>,
     pub(crate) is_over: bool,
+    handles: usize,
+    metadata: Option<&'static Metadata<'static>>,
     /// Events while a thread was in it.
     pub(crate) events: usize,
 }
@@ -64,7 +67,11 @@ impl Subscriber for Keep {
 
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mut span = Span::default();
+        let mut span = Span {
+            handles: 1,
+            metadata: Some(attributes.metadata()),
+            ..Span::default()
+        };
         attributes.record(&mut span);
         let mut all = spans();
         all.push(span);
@@ -92,8 +99,23 @@ impl Subscriber for Keep {
         ENTERED.with_borrow_mut(Vec::pop);
     }
 
+    fn current_span(&self) -> Current {
+        let Some(id) = ENTERED.with_borrow(|entered| entered.last().copied()) else {
+            return Current::none();
+        };
+        let metadata = spans()[id as usize - 1].metadata.expect("it was made");
+        Current::new(Id::from_u64(id), metadata)
+    }
+
+    fn clone_span(&self, id: &Id) -> Id {
+        spans()[id.into_u64() as usize - 1].handles += 1;
+        id.clone()
+    }
+
     fn try_close(&self, id: Id) -> bool {
-        spans()[id.into_u64() as usize - 1].is_over = true;
-        true
+        let span = &mut spans()[id.into_u64() as usize - 1];
+        span.handles -= 1;
+        span.is_over = span.handles == 0;
+        span.is_over
     }
 }
