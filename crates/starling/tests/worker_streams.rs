@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use starling::{
-    Channel, Code, NestedContext, OwnedRequest, Server, ServerBuilder, ServerHandle, Status,
-    StreamReceiver, StreamSender, block_on,
+    Channel, Code, InterceptedCall, InterceptedResponse, Interceptor, NestedContext, Next,
+    OwnedRequest, Server, ServerBuilder, ServerHandle, Status, StreamReceiver, StreamSender,
+    block_on,
 };
 use starling_test_protos::blocking::{Blocking, BlockingClient, BlockingServer, Count, Line};
 
@@ -247,6 +248,34 @@ fn streams_without_a_thread_have_not_run_and_others_go_on() {
         wait_until(|| counts.running.load(Ordering::SeqCst) == 1);
         wait_until(|| hold().is_ok());
         drop(held);
+        end(server);
+    }
+}
+
+/// Looks at each message, and changes nothing.
+struct Hooks;
+
+impl Interceptor for Hooks {
+    async fn intercept(
+        &self,
+        mut call: InterceptedCall,
+        next: Next<'_>,
+    ) -> Result<InterceptedResponse, Status> {
+        call.on_requests(|_| Ok(()))?;
+        next.run(call).await
+    }
+}
+
+#[test]
+fn nor_have_they_behind_an_interceptor_that_sees_messages() {
+    for address in any_addresses() {
+        let (builder, counts) = builder(&address);
+        let (server, client) = start(builder.stream_threads(0).interceptor(Hooks));
+        let mut letters = client.spell(&line_of("abc"));
+        let status = letters.wait().map(|_| ()).expect_err("no thread");
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(!status.may_have_run(), "{status}");
+        assert_eq!(counts.running.load(Ordering::SeqCst), 0);
         end(server);
     }
 }

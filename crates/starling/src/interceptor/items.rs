@@ -472,6 +472,10 @@ impl StreamEnd for HookedEnd {
         self.inner.send_behind(metadata);
     }
 
+    fn refuse(&self) {
+        self.inner.refuse();
+    }
+
     fn set_request_metadata(&self, metadata: Metadata) {
         self.inner.set_request_metadata(metadata);
     }
