@@ -48,7 +48,7 @@ pub(crate) use account::{ByteAccount, HeldBytes, spare_for};
 pub use bundle::{StreamBundle, StreamBundleIter};
 pub(crate) use client::{ClientEnd, belongs_to_parent};
 pub use item::StreamItem;
-pub(crate) use limits::StreamLimits;
+pub(crate) use limits::{StreamLimits, StreamNeeds};
 pub(crate) use observed::{StreamObserver, observed_end};
 pub use receiver::{Blocking, NextMessage, StreamReceiver};
 pub(crate) use route::Route;

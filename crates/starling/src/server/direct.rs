@@ -23,7 +23,7 @@ use crate::plane::{
     StreamingFn,
 };
 use crate::registry::{Registry, SpawnTask};
-use crate::streaming::Streams;
+use crate::streaming::{StreamNeeds, Streams};
 use crate::threads::ThreadRole;
 
 /// A device at one of a server's addresses.
@@ -101,7 +101,13 @@ pub(crate) fn serve_on<I: Device>(
             MethodHandler::Inline(handler) => Handler::unary(handler),
             MethodHandler::Worker(handler) => Handler::unary_worker(handler),
             MethodHandler::Nested(handler) => nested(handler, spawn),
-            MethodHandler::Streaming(handler) => streaming(handler, Arc::clone(&streams), spawn),
+            MethodHandler::Streaming(handler) => {
+                let needs = match method.is_built_in() {
+                    true => StreamNeeds::Little,
+                    false => StreamNeeds::Much,
+                };
+                streaming(handler, Arc::clone(&streams), spawn, needs)
+            }
         };
         core.raw.register(MethodId(method.descriptor().id), handler);
     }
@@ -171,9 +177,10 @@ fn streaming<I: PacketIo>(
     handler: Arc<StreamingFn>,
     streams: Arc<Streams>,
     spawn: Option<SpawnTask>,
+    needs: StreamNeeds,
 ) -> Handler<I> {
     Handler::streaming(move |cx, request, reply| {
-        streams.handle_request(cx, request, reply, &*handler, spawn.as_ref());
+        streams.handle_request(cx, request, reply, (&*handler, needs), spawn.as_ref());
     })
 }
 

@@ -23,7 +23,7 @@ use starling_io::LARGE_BYTES;
 use starling_message::Bytes;
 use starling_msgbuf::spare;
 
-use super::limits::{AllHoldings, Holding, StreamLimits, StreamShare};
+use super::limits::{AllHoldings, Holding, StreamLimits, StreamNeeds, StreamShare};
 
 /// A body behind a longer header than this is copied out of its message, unless it is larger than the second.
 /// So headers do not stay in memory that does not count.
@@ -74,10 +74,10 @@ impl ByteAccount {
     }
 
     /// The share of one more stream of a client. None: it has as many as it may.
-    pub(super) fn admit(&self, client: u64) -> Option<StreamShare> {
+    pub(super) fn admit(&self, client: u64, needs: StreamNeeds) -> Option<StreamShare> {
         let Sums { clients, all } = &mut *self.sums.lock();
         let mut holding = clients.get(&client).copied().unwrap_or_default();
-        let share = self.limits.admit(&mut holding, all)?;
+        let share = self.limits.admit(&mut holding, all, needs)?;
         clients.insert(client, holding);
         Some(share)
     }

@@ -48,6 +48,15 @@ impl Default for StreamLimits {
     }
 }
 
+/// What a method's streams need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamNeeds {
+    /// Its messages are the user's.
+    Much,
+    /// One small message each way at a time: a watcher of health takes nothing of what its client's streams may hold.
+    Little,
+}
+
 /// What one stream may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamShare {
@@ -132,7 +141,12 @@ impl StreamLimits {
     ///
     /// A client may have as many bytes as are still free, so one that comes later finds some (Choudhury and
     /// Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
-    pub(super) fn admit(&self, client: &mut Holding, all: &mut AllHoldings) -> Option<StreamShare> {
+    pub(super) fn admit(
+        &self,
+        client: &mut Holding,
+        all: &mut AllHoldings,
+        needs: StreamNeeds,
+    ) -> Option<StreamShare> {
         let free = self.all_streams.saturating_sub(all.streams);
         if client.streams >= self.streams.min(free) {
             return None;
@@ -140,10 +154,14 @@ impl StreamLimits {
         // A client that uses up its bytes gets streams with the smallest share, which takes one message.
         let of_client = self.bytes.saturating_sub(client.windows);
         let left = of_client.min(self.left(Some(client), all));
-        let window = (self.window as usize).min(left).max(1);
+        let (window, to_send) = match needs {
+            StreamNeeds::Much => (self.window as usize, self.room_to_send(client, all)),
+            StreamNeeds::Little => (1, 1),
+        };
+        let window = window.min(left).max(1);
         let share = StreamShare {
             window: window as u32,
-            to_send: self.room_to_send(client, all),
+            to_send,
             is_pipelined: client.streams < self.pipelined_streams,
         };
         client.streams += 1;
@@ -240,7 +258,8 @@ mod tests {
             config.protocol.slots = slots;
             let limits = limits.within(&config);
             let (mut client, mut all) = (Holding::default(), AllHoldings::default());
-            let shares = std::iter::from_fn(|| limits.admit(&mut client, &mut all));
+            let shares =
+                std::iter::from_fn(|| limits.admit(&mut client, &mut all, StreamNeeds::Much));
             let held = shares.map(|share| match share.is_pipelined {
                 true => usize::from(MAX_HELD),
                 false => 1,
@@ -271,7 +290,8 @@ mod tests {
         let mut fill = || {
             let mut client = Holding::default();
             let shares: Vec<_> =
-                std::iter::from_fn(|| limits.admit(&mut client, &mut all)).collect();
+                std::iter::from_fn(|| limits.admit(&mut client, &mut all, StreamNeeds::Much))
+                    .collect();
             (client, shares)
         };
         let (mut greedy, shares) = fill();
@@ -294,7 +314,7 @@ mod tests {
         };
         let (mut client, mut all) = (Holding::default(), AllHoldings::default());
         let shares: Vec<_> = (0..6)
-            .map(|_| limits.admit(&mut client, &mut all))
+            .map(|_| limits.admit(&mut client, &mut all, StreamNeeds::Much))
             .collect();
         let expected = [Some(100), Some(100), Some(50), Some(1), Some(1), None];
         assert_eq!(
@@ -304,7 +324,10 @@ mod tests {
         shares.into_iter().flatten().for_each(|share| {
             StreamLimits::release(&mut client, &mut all, share);
         });
-        assert_eq!(window(limits.admit(&mut client, &mut all)), Some(100));
+        assert_eq!(
+            window(limits.admit(&mut client, &mut all, StreamNeeds::Much)),
+            Some(100)
+        );
     }
 
     #[test]
@@ -320,7 +343,7 @@ mod tests {
         let mut fill = |streams| {
             let mut client = Holding::default();
             for _ in 0..streams {
-                limits.admit(&mut client, &mut all);
+                limits.admit(&mut client, &mut all, StreamNeeds::Much);
             }
             (client.windows, all.bytes)
         };
@@ -352,7 +375,8 @@ mod tests {
         let mut all = AllHoldings::default();
         let mut fill = || {
             let mut client = Holding::default();
-            let shares = (0..1_000).filter_map(|_| limits.admit(&mut client, &mut all));
+            let shares =
+                (0..1_000).filter_map(|_| limits.admit(&mut client, &mut all, StreamNeeds::Much));
             let shares: Vec<_> = shares.collect();
             (client, shares)
         };
@@ -384,12 +408,21 @@ mod tests {
         };
         let (mut greedy, mut honest) = (Holding::default(), Holding::default());
         let mut all = AllHoldings::default();
-        assert_eq!(window(limits.admit(&mut greedy, &mut all)), Some(100));
+        assert_eq!(
+            window(limits.admit(&mut greedy, &mut all, StreamNeeds::Much)),
+            Some(100)
+        );
         assert!(!limits.hold(Some(&mut greedy), &mut all, 801));
         assert!(limits.hold(Some(&mut greedy), &mut all, 400));
         assert!(!limits.hold(Some(&mut greedy), &mut all, 1));
-        assert_eq!(window(limits.admit(&mut greedy, &mut all)), Some(1));
-        assert_eq!(window(limits.admit(&mut honest, &mut all)), Some(100));
+        assert_eq!(
+            window(limits.admit(&mut greedy, &mut all, StreamNeeds::Much)),
+            Some(1)
+        );
+        assert_eq!(
+            window(limits.admit(&mut honest, &mut all, StreamNeeds::Much)),
+            Some(100)
+        );
         assert!(limits.hold(Some(&mut honest), &mut all, 299));
         assert!(!limits.hold(Some(&mut honest), &mut all, 1));
         StreamLimits::give_back(Some(&mut greedy), &mut all, 400);
@@ -399,5 +432,27 @@ mod tests {
         let mut all = AllHoldings::default();
         assert!(limits.hold(None, &mut all, 1_000));
         assert!(!limits.hold(None, &mut all, 1));
+    }
+
+    #[test]
+    fn streams_that_need_little_leave_all_to_others() {
+        let limits = StreamLimits::default();
+        let (mut client, mut all) = (Holding::default(), AllHoldings::default());
+        for _ in 0..1_000 {
+            let share = limits.admit(&mut client, &mut all, StreamNeeds::Little);
+            assert_eq!(
+                share.map(|share| (share.window, share.to_send)),
+                Some((1, 1))
+            );
+        }
+        let alone = limits.admit(
+            &mut Holding::default(),
+            &mut AllHoldings::default(),
+            StreamNeeds::Much,
+        );
+        let share = limits.admit(&mut client, &mut all, StreamNeeds::Much);
+        let of = |share: Option<StreamShare>| share.map(|share| (share.window, share.to_send));
+        assert_eq!(of(share), of(alone));
+        assert_eq!(all.bytes(), 1_000 + limits.window as usize);
     }
 }

@@ -13,7 +13,7 @@ use starling_message::protobuf::DecodeLimits;
 
 use super::account::{ByteAccount, spare_for};
 use super::handler_task::HandlerTask;
-use super::limits::StreamLimits;
+use super::limits::{StreamLimits, StreamNeeds};
 use super::server::ServerEnd;
 use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
@@ -108,7 +108,7 @@ impl Streams {
         cx: &mut Context<'_, I>,
         request: Request<'_>,
         mut reply: Reply<'_>,
-        handler: &StreamingFn,
+        (handler, needs): (&StreamingFn, StreamNeeds),
         spawn: Option<&SpawnTask>,
     ) {
         let Some(position) = request.stream() else {
@@ -136,7 +136,7 @@ impl Streams {
             reply.set_stream(gone.position, None, 0);
             return reply.ok();
         }
-        let Some(share) = self.account.admit(client) else {
+        let Some(share) = self.account.admit(client, needs) else {
             return reply.refuse(Status::resource_exhausted(format!(
                 "the server keeps at most {} streams for one client, and {} in all; end some, or have the server \
                  raise `max_streams_per_client` or `max_waiting`",
