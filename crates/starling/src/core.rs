@@ -57,6 +57,7 @@ pub(crate) struct Core<I: Device> {
     /// There are calls of the turn before.
     has_uncounted: bool,
     queue: Arc<PollQueue>,
+    is_opening: bool,
     /// Client sessions of the endpoint that had ended, or begun to drain, when the connections were last polled.
     ended_seen: u64,
     woken: Arc<Woken>,
@@ -105,6 +106,7 @@ impl<I: Device> Core<I> {
             counts_later: false,
             has_uncounted: false,
             queue,
+            is_opening: false,
             ended_seen: 0,
             woken,
         })
@@ -187,10 +189,18 @@ impl<I: Device> Core<I> {
         let stats = self.raw.stats();
         let ended = stats.sessions_ended + stats.sessions_draining;
         if ended == self.ended_seen && self.queue.is_empty() {
+            self.is_opening = false;
             return false;
         }
         let sessions_ended = ended != std::mem::replace(&mut self.ended_seen, ended);
-        (self.connections).poll(&self.queue, &mut self.raw, sessions_ended)
+        let changed = (self.connections).poll(&self.queue, &mut self.raw, sessions_ended);
+        self.is_opening = !self.queue.is_empty();
+        changed
+    }
+
+    /// Whether a connection opened when the last turn ended.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.is_opening
     }
 
     /// Adds the endpoint to those of the process that may be asked what they have.

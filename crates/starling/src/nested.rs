@@ -17,9 +17,9 @@ use crate::plane::IncomingCall;
 /// Lets a nested handler make calls, while it waits, from the dispatch thread that it runs in.
 ///
 /// When the caller cancels the call or is gone, or the call's deadline passes, the handler's future
-/// is dropped. The calls that the future waits for are cancelled with it. A worker handler with streams has no future: it
-/// learns of that by its stream's next message, and has to look at [`NestedContext::is_cancelled`] if it waits for
-/// anything else, such as a stream of its own.
+/// is dropped. The calls that the future waits for are cancelled with it. A worker handler with streams has
+/// no future: it learns of that by its stream's next message, and has to look at
+/// [`NestedContext::is_cancelled`] if it waits for anything else, such as a stream of its own.
 #[derive(Clone)]
 pub struct NestedContext(Arc<Call>);
 

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use common::{
     Gate, LONG, Service, any_addresses, client, impatient, payload, serve, server, shm_address,
@@ -386,4 +387,29 @@ fn a_channel_that_opens_while_another_one_closes_connects() {
             assert_eq!(response.message().bytes(), i.to_le_bytes());
         }
     }
+}
+
+#[test]
+fn a_server_that_goes_while_a_connection_opens_is_noticed_though_no_call_waits() {
+    let address = shm_address();
+    let (mut server, mut gate) = serve(&address);
+    let channel = Channel::balanced([&address]).lazy().expect("a channel");
+    let client = TestClient::new(channel);
+    for _ in 0..40 {
+        wait_until(|| match client.echo(&payload(b"")).wait() {
+            Ok(_) => true,
+            Err(status) => {
+                // A connect that met the server's end ends with it, not after its timeout.
+                let text = status.message();
+                assert!(!text.contains("nothing answered"), "{text}");
+                false
+            }
+        });
+        // Nobody drives when the server ends.
+        std::thread::sleep(Duration::from_millis(150));
+        // The session ends, and the channel connects again: some of these times to the server that ends.
+        assert!(server.shutdown(LONG).expect("the device works"));
+        (server, gate) = serve(&address);
+    }
+    drop(gate);
 }

@@ -182,7 +182,8 @@ impl<I: Device> starling_share::EventLoop for EventLoop<I> {
     }
 
     fn is_expecting(&self) -> bool {
-        !self.calls.lock().table.is_empty()
+        // Also when nobody calls somebody has to notice that a server answers a connect, or goes.
+        !self.calls.lock().table.is_empty() || self.core.is_opening()
     }
 
     fn next_timer_ns(&mut self) -> Option<u64> {
