@@ -103,7 +103,7 @@ constructors! {
 }
 
 impl Status {
-    /// A status. Only the first [`MAX_STATUS_MESSAGE`] bytes of `message` are sent to a peer.
+    /// A status. Only the first 1,024 bytes of `message` are sent to a peer.
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             code,

@@ -69,7 +69,9 @@ pub struct Config {
     /// for slow ones. 1: it does not grow. Default 512: with 32 slots each, 16,384 requests at once.
     /// Each stream has a slot, also at rest: a client has at most three streams for four slots.
     pub group_sessions: u16,
-    /// Sessions that one client endpoint may have with this server. Default: all that there can be.
+    /// Sessions that one client endpoint may have with this server. Default: all that there can be. With few, lower
+    /// `ServerBuilder::max_streams_per_client`, too: several channels of a client share them, and streams that take all
+    /// slots of a channel wait for each other.
     pub max_sessions_per_client: usize,
     /// Memory for messages that are being reassembled, all sessions together, in bytes.
     /// Default 512 MiB; no less than `max_message` and the largest [`crate::Prefix`].

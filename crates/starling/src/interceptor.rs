@@ -70,6 +70,9 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// | inline and nested handlers, and handlers with streams | the dispatch thread, so it must not block; or the executor of [`ServerBuilder::nested_executor`](crate::ServerBuilder::nested_executor) |
 /// | worker handlers | the worker, which it may block. If it awaits, it is dropped when nobody waits for the call any more |
 ///
+/// A channel's interceptors are outside of its retries and hedges: they see one call with its last result. A server's
+/// see each attempt.
+///
 /// If nothing has to be waited for, an inline handler and its interceptors run in place, and the response
 /// leaves at once. A panic ends the call as a handler's panic does; at a client it is the caller's.
 ///

@@ -1,4 +1,5 @@
-//! The slots that the streams of a connection may have, where that has fewer than servers take for granted.
+//! The slots that the streams of a connection may have, where that has fewer than servers take for granted. A
+//! channel to several servers counts all of its streams as those of one connection.
 //!
 //! Each stream has a request at its server all the time, which takes a slot. A server bounds the streams of a client by
 //! the slots that it gives, and cannot know of a client that takes fewer.

@@ -158,8 +158,9 @@ fn unit(random: u64) -> f64 {
 ///
 /// A name is that of a method (`hello.Hello/Greet`), of a service (`hello.Hello`), or empty: all calls. A call
 /// meets all faults of its method that strike, in the order in which they were added; the first one that ends it
-/// is the last. At a channel, faults are between the caller and the network; at a server, before its handlers,
-/// and each client meets them.
+/// is the last. At a channel, faults are between the caller and the channel's retries: an interceptor sees a call once,
+/// however often it is made. To see retries at work, put them at a server, before its handlers, where each client's
+/// attempts meet them.
 ///
 /// Which calls of a method meet a fault follows from the seed: the same numbers of them in each run, so that a
 /// test that fails with a seed fails with it again, as far as its calls come in the same order.
