@@ -35,6 +35,13 @@ pub(crate) enum Running {
     Continuation,
 }
 
+/// The status of a request whose handler panicked with this, where the endpoint does not see it.
+#[cold]
+pub fn status_of_panic(panic: Box<dyn Any + Send>) -> Status {
+    discard(panic);
+    status()
+}
+
 /// Drops what a handler panicked with. It is of the handler's own type, whose `drop` may panic as
 /// well, and this thread has other requests to serve: what that second panic carries is leaked.
 #[cold]

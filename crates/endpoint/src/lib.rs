@@ -81,6 +81,7 @@ pub use context::{Context, Handler};
 pub use convert::unsent_message;
 pub use endpoint::Endpoint;
 pub use error::{CallError, CallNotMade, OpenError, WorkerConfigError};
+pub use handler_panic::status_of_panic;
 pub use local::{LocalCall, LocalHandle, Sleep};
 pub use memory::HeldMost;
 pub use server::{DeferredReply, HeldReply, Reply, Request};

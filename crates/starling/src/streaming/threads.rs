@@ -8,7 +8,6 @@
 //!
 //! The thread that became idle last runs the next handler, so those that are not needed end after [`KEEP`].
 
-use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
@@ -22,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use starling_endpoint::{Peer, Status};
+use starling_endpoint::{Peer, Status, status_of_panic};
 
 use crate::client_counts::{ClientCounts, ClientNumber};
 
@@ -176,12 +175,8 @@ fn execute(pool: &Mutex<Pool>, job: Job, thread: u64) -> Receiver<Job> {
         client,
         outcome,
     } = job;
-    let result = catch_unwind(AssertUnwindSafe(handler)).unwrap_or_else(|panic| {
-        discard(panic);
-        Err(Status::internal(
-            "the server's handler panicked: see the server's log",
-        ))
-    });
+    let result = catch_unwind(AssertUnwindSafe(handler));
+    let result = result.unwrap_or_else(|panic| Err(status_of_panic(panic)));
     let (sender, jobs) = channel();
     // First, so that a client that has heard of the end finds room for its next stream.
     let mut pool = pool.lock();
@@ -213,14 +208,6 @@ fn next_job(pool: &Mutex<Pool>, thread: u64, jobs: &Receiver<Job>) -> Option<Job
     drop(pool);
     // It was sent just now.
     jobs.recv().ok()
-}
-
-/// Drops what a handler panicked with, whose `drop` may panic as well: what that carries is leaked.
-#[cold]
-fn discard(panic: Box<dyn Any + Send>) {
-    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        std::mem::forget(another);
-    }
 }
 
 enum Slot {
