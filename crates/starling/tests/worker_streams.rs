@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use starling::{
     Channel, Code, InterceptedCall, InterceptedResponse, Interceptor, NestedContext, Next,
-    OwnedRequest, Server, ServerBuilder, ServerHandle, Status, StreamReceiver, StreamSender,
-    block_on,
+    OwnedRequest, Server, ServerBuilder, ServerHandle, Status, StreamCall, StreamReceiver,
+    StreamSender, block_on,
 };
 use starling_test_protos::blocking::{Blocking, BlockingClient, BlockingServer, Count, Line};
 
@@ -87,9 +87,6 @@ impl Blocking for Service {
             while let Some(line) = lines.wait()? {
                 let line = line.into_message();
                 let text = line.view().text();
-                if text == "end" {
-                    return Ok(());
-                }
                 let Some(address) = text.strip_prefix("relay:") else {
                     back.send_wait(&line)?;
                     continue;
@@ -119,6 +116,20 @@ fn start(builder: ServerBuilder) -> (ServerHandle, BlockingClient<Channel>) {
     (server, BlockingClient::new(channel))
 }
 
+fn serve(address: &str) -> (ServerHandle, Arc<Counts>, BlockingClient<Channel>) {
+    let (builder, counts) = builder(address);
+    let (server, client) = start(builder);
+    (server, counts, client)
+}
+
+/// A stream whose handler waits for a second line.
+fn held_tally(client: &BlockingClient<Channel>, counts: &Counts) -> StreamCall<Line, Count> {
+    let mut tally = client.tally();
+    tally.send_wait(&line_of("a line")).expect("room");
+    wait_until(|| counts.running.load(Ordering::SeqCst) == 1);
+    tally
+}
+
 fn end(server: ServerHandle) {
     let finished = server.shutdown(LONG).expect("the device works");
     assert!(finished, "a stream was left behind");
@@ -127,8 +138,7 @@ fn end(server: ServerHandle) {
 #[test]
 fn all_forms_of_streams_work_in_threads() {
     for address in any_addresses() {
-        let (builder, counts) = builder(&address);
-        let (server, client) = start(builder);
+        let (server, counts, client) = serve(&address);
         let mut letters = client.spell(&line_of("abc"));
         let text: String = (letters.blocking())
             .map(|letter| letter.expect("no failure").message().text().to_owned())
@@ -167,8 +177,7 @@ fn all_forms_of_streams_work_in_threads() {
 #[test]
 fn a_handler_in_a_thread_makes_calls_by_its_context() {
     for address in any_addresses() {
-        let (builder, _) = builder(&address);
-        let (server, client) = start(builder);
+        let (server, _, client) = serve(&address);
         let (mut there, mut back) = client.repeat();
         let relay = format!("relay:{}", server.address());
         there.send_wait(&line_of(&relay)).expect("room");
@@ -184,8 +193,7 @@ fn a_handler_in_a_thread_makes_calls_by_its_context() {
 #[test]
 fn a_status_and_a_panic_end_the_stream_behind_what_was_sent() {
     for address in any_addresses() {
-        let (builder, _) = builder(&address);
-        let (server, client) = start(builder);
+        let (server, _, client) = serve(&address);
         let ends = [("fail", 4, Code::DataLoss), ("panic", 1, Code::Internal)];
         for (text, letters, code) in ends {
             let mut spelled = client.spell(&line_of(text));
@@ -206,11 +214,8 @@ fn a_status_and_a_panic_end_the_stream_behind_what_was_sent() {
 #[test]
 fn a_handler_that_blocks_learns_that_its_client_is_gone() {
     for address in any_addresses() {
-        let (builder, counts) = builder(&address);
-        let (server, client) = start(builder);
-        let mut tally = client.tally();
-        tally.send_wait(&line_of("a line")).expect("room");
-        wait_until(|| counts.running.load(Ordering::SeqCst) == 1);
+        let (server, counts, client) = serve(&address);
+        let tally = held_tally(&client, &counts);
         drop(tally);
         wait_until(|| counts.running.load(Ordering::SeqCst) == 0);
         assert_eq!(counts.cancelled.load(Ordering::SeqCst), 1);
@@ -284,8 +289,7 @@ fn nor_have_they_behind_an_interceptor_that_sees_messages() {
 fn hundreds_of_blocked_streams_hold_up_no_other_call() {
     const STREAMS: usize = 250;
     for address in any_addresses() {
-        let (builder, counts) = builder(&address);
-        let (server, client) = start(builder);
+        let (server, counts, client) = serve(&address);
         let mut held: Vec<_> = (0..STREAMS).map(|_| client.repeat()).collect();
         for (there, _) in &mut held {
             there.send_wait(&line_of("a line")).expect("room");
@@ -304,11 +308,8 @@ fn hundreds_of_blocked_streams_hold_up_no_other_call() {
 #[test]
 fn a_server_that_ends_ends_the_waits_of_its_handlers() {
     for address in any_addresses() {
-        let (builder, counts) = builder(&address);
-        let (server, client) = start(builder);
-        let mut tally = client.tally();
-        tally.send_wait(&line_of("a line")).expect("room");
-        wait_until(|| counts.running.load(Ordering::SeqCst) == 1);
+        let (server, counts, client) = serve(&address);
+        let tally = held_tally(&client, &counts);
         let finished = server.shutdown(Duration::from_millis(50));
         assert!(!finished.expect("the device works"), "a stream was open");
         wait_until(|| counts.running.load(Ordering::SeqCst) == 0);
