@@ -1,9 +1,9 @@
 //! gRPC's service config: what a client does with the calls of each method, and with its channel.
 //!
 //! It is JSON, by `grpc/service_config/service_config.proto`, or made by a program. What cannot be honoured is
-//! an error that names the field, never ignored, with two exceptions. As in gRPC, of the policies in
+//! an error that names the field, never ignored, with one exception. As in gRPC, of the policies in
 //! `loadBalancingConfig` the first that is known counts, so that one text serves clients of several
-//! versions. And of equal keys of an object the last one counts.
+//! versions.
 //!
 //! ```text
 //!  {"loadBalancingConfig": [..],           policy, outlier detection, subset
@@ -15,6 +15,7 @@
 mod balancing;
 mod json;
 mod methods;
+mod unique_keys;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -142,7 +143,7 @@ impl ServiceConfig {
                 "text has {bytes} bytes, at most {MAX_BYTES} are read"
             )));
         }
-        let value = serde_json::from_str(text).map_err(|error| whole(error.to_string()))?;
+        let value = unique_keys::from_str(text).map_err(|error| whole(error.to_string()))?;
         let mut root = json::Object::root(value)?;
         let mut config = Self::default();
         let deprecated = root.take("loadBalancingPolicy");

@@ -149,12 +149,15 @@ where
         // Nobody is never enough: a channel may have no backends now.
         let enough = self.enough.unwrap_or(self.targets.len().max(1));
         let names = self.targets.iter().map(|(name, _)| name.clone());
-        let answers = names.map(|name| (name, None)).collect();
+        let answers = Answers {
+            answers: names.map(|name| (name, None)).collect(),
+            called: 0,
+            enough,
+        };
         Fanned {
             call: self,
-            next: 0,
             open: Vec::new(),
-            answers: Answers { answers, enough },
+            answers,
             waker: Arc::default(),
         }
     }
@@ -178,8 +181,6 @@ struct Open<F> {
 /// A call by several clients. Dropping it cancels what is not over.
 pub struct Fanned<'a, C, M, F, T> {
     call: FannedCall<'a, C, M>,
-    /// The first target that was not called.
-    next: usize,
     open: Vec<Open<F>>,
     answers: Answers<T>,
     waker: Arc<AtomicWaker>,
@@ -197,24 +198,24 @@ where
         let failures = self.answers.failed().count();
         self.answers.is_enough()
             || failures > self.call.tolerated
-            || (self.open.is_empty() && self.next == self.call.targets.len())
+            || (self.open.is_empty() && self.answers.called == self.call.targets.len())
     }
 
     fn make(&mut self) {
         let targets = self.call.targets;
         while self.open.len() < self.call.at_once
-            && let Some((_, client)) = targets.get(self.next)
+            && let Some((_, client)) = targets.get(self.answers.called)
         {
             let woken = Arc::new(Woken {
                 is_woken: AtomicBool::new(true),
                 waker: Arc::clone(&self.waker),
             });
             self.open.push(Open {
-                target: self.next,
+                target: self.answers.called,
                 future: Box::pin((self.call.make)(client)),
                 woken,
             });
-            self.next += 1;
+            self.answers.called += 1;
         }
     }
 }
@@ -258,6 +259,7 @@ where
         this.open.clear();
         let none = Answers {
             answers: Vec::new(),
+            called: 0,
             enough: 0,
         };
         Poll::Ready(std::mem::replace(&mut this.answers, none))
@@ -292,6 +294,8 @@ impl Wake for Woken {
 pub struct Answers<T> {
     /// None: it was not called, or its call was cancelled.
     answers: Vec<(String, Option<Result<T, Status>>)>,
+    /// Those before this one were called.
+    called: usize,
     enough: usize,
 }
 
@@ -367,10 +371,12 @@ impl<T> Answers<T> {
         );
         let status = Status::new(code.unwrap_or(starling_endpoint::Code::Unknown), text);
         let is_sure = succeeded == 0
-            && self.answers.iter().all(|(_, result)| match result {
-                Some(Err(status)) => !status.may_have_run(),
-                _ => false,
-            });
+            && self.answers[..self.called]
+                .iter()
+                .all(|(_, result)| match result {
+                    Some(Err(status)) => !status.may_have_run(),
+                    _ => false,
+                });
         match is_sure {
             true => status.with_not_run(),
             false => status,

@@ -26,6 +26,7 @@ use crate::channel_call::{RawCall, Shared};
 use crate::interceptor::BoxFuture;
 use crate::options::CallOptions;
 use crate::plane::{CallResult, Operation, OutgoingCall};
+pub(crate) use attempts::with_attempts;
 use attempts::{once, retry};
 pub(crate) use buffer::Kept;
 use buffer::RetryBuffer;

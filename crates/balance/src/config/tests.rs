@@ -465,3 +465,19 @@ fn idempotent_methods_are_retried_unless_their_entry_says_how() {
         assert_eq!(attempts, &Attempts::Retry(other.clone()));
     }
 }
+
+#[test]
+fn a_key_that_stands_twice_is_refused() {
+    let texts = [
+        r#"{"methodConfig": [], "methodConfig": []}"#,
+        r#"{"methodConfig": [{"name": [], "timeout": "1s", "timeout": null}]}"#,
+    ];
+    for text in texts {
+        let (field, problem) = wrong(text);
+        assert_eq!(field, "");
+        assert!(
+            problem.contains("stands twice in an object at line 1"),
+            "{problem}"
+        );
+    }
+}

@@ -172,6 +172,15 @@ fn the_failure_of_all_has_their_code_and_says_whether_any_may_have_run() {
     let not_run = || Err(Status::unavailable("gone").with_not_run());
     assert!(!end([not_run(), not_run()]).may_have_run());
     assert!(end([not_run(), unavailable()]).may_have_run());
+    let (servers, fan_out) = servers(3);
+    servers[0].end(not_run());
+    let call = fan_out.call(Server::call).at_once(1).tolerate(0);
+    let Poll::Ready(answers) = poll(&mut call.into_future()) else {
+        panic!("one has failed");
+    };
+    assert_eq!(calls(&servers), [1, 0, 0]);
+    let status = answers.successes().expect_err("one failed");
+    assert!(!status.may_have_run(), "nobody else was called");
     let mixed = end([unavailable(), Err(Status::not_found("key"))]);
     assert_eq!(mixed.code(), Code::Unknown);
 }

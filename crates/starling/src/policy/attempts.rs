@@ -15,11 +15,15 @@ use crate::plane::{CallResult, Operation};
 
 /// The status of a call of which an attempt may have run, if one may have: that the last one did not says nothing
 /// of those before it.
-pub(super) fn with_attempts(status: Status, may_have_run: bool) -> Status {
-    match may_have_run {
-        true => status.with_run(),
-        false => status,
+pub(crate) fn with_attempts(status: Status, may_have_run: bool) -> Status {
+    if !may_have_run {
+        return status;
     }
+    if status.may_have_run() {
+        return status.with_run();
+    }
+    let text = format!("{}; but another attempt may have run", status.message());
+    status.with_run().with_message(text)
 }
 
 /// A call that is made once, of a channel whose calls are counted.

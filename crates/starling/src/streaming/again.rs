@@ -21,7 +21,7 @@ use crate::balancing::random;
 use crate::channel_call::Shared;
 use crate::driver::DeadlineWaker;
 use crate::plane::{CallResult, OutgoingCall};
-use crate::policy::{CallPolicy, Kept};
+use crate::policy::{CallPolicy, Kept, with_attempts};
 
 /// The first request of a stream that may begin again.
 pub(super) struct FirstRequest {
@@ -114,10 +114,7 @@ impl FirstRequest {
 
     /// The status of the stream: that it did not run the last time says nothing of those before.
     pub(super) fn with_attempts(&self, status: Status) -> Status {
-        match self.state.lock().may_have_run {
-            true => status.with_run(),
-            false => status,
-        }
+        with_attempts(status, self.state.lock().may_have_run)
     }
 
     /// What begins the stream again when its time has come.
