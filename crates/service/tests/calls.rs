@@ -9,8 +9,12 @@ use std::time::Duration;
 
 use common::{far_addresses, payload, shm_address, wait_until};
 use mesh::{Mesh, direct, echo_at, exercise, name};
-use starling::{CallOptions, Channel, Code};
+use starling::{
+    CallOptions, Channel, Code, NestedContext, OwnedRequest, Server, Status, StreamReceiver,
+    StreamSender,
+};
 use starling_sample_services::api::bench::{EchoClient, Payload, Wanted};
+use starling_test_protos::blocking::{Blocking, BlockingClient, BlockingServer, Count, Line};
 use starling_test_protos::test::{Failure, TestClient};
 
 #[test]
@@ -169,5 +173,74 @@ fn a_call_that_is_given_up_is_given_up_behind_the_service() {
         wait_until(|| gate.dropped.load(Ordering::SeqCst) == 1);
         // The application that made it goes on.
         client.echo(&payload(b"on")).wait().unwrap();
+    }
+}
+
+/// Streams whose handlers block.
+struct Lines;
+
+impl Blocking for Lines {
+    fn spell(
+        &self,
+        _: NestedContext,
+        request: OwnedRequest<Line>,
+        mut letters: StreamSender<Line>,
+    ) -> Result<(), Status> {
+        let letter = |letter: char| Line::new().with_text(&letter.to_string());
+        let mut all = request.message().text().chars();
+        all.try_for_each(|it| letters.send_wait(&letter(it)))
+    }
+
+    fn tally(&self, _: NestedContext, mut lines: StreamReceiver<Line>) -> Result<Count, Status> {
+        let count = lines
+            .blocking()
+            .try_fold(0, |count, line| line.map(|_| count + 1));
+        Ok(Count::new().with_lines(count?))
+    }
+
+    fn repeat(
+        &self,
+        _: NestedContext,
+        mut lines: StreamReceiver<Line>,
+        mut back: StreamSender<Line>,
+    ) -> Result<(), Status> {
+        while let Some(line) = lines.wait()? {
+            back.send_wait(&line.into_message())?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn worker_handlers_with_streams_block_behind_a_service_too() {
+    let mesh = Mesh::start();
+    let server = Server::builder().bind("udp://127.0.0.1:0").unwrap();
+    let server = server.managed_by(&mesh.name);
+    let server = server.add_service(BlockingServer::new(Lines));
+    let server = server.build().unwrap().spawn().unwrap();
+    for channel in [direct(server.address()), mesh.channel(server.address())] {
+        let client = BlockingClient::new(channel);
+        let text = "lines ".repeat(200);
+        let line = Line::new().with_text(&text);
+        let mut letters = client.spell(&line);
+        let letters: Result<String, _> = letters
+            .blocking()
+            .map(|letter| letter.map(|it| it.message().text().to_owned()))
+            .collect();
+        assert_eq!(letters.unwrap(), text);
+
+        let mut tally = client.tally();
+        for _ in 0..1_000 {
+            tally.send_wait(&line).unwrap();
+        }
+        assert_eq!(tally.finish_wait().unwrap().message().lines(), 1_000);
+
+        let (mut there, mut back) = client.repeat();
+        for _ in 0..100 {
+            there.send_wait(&line).unwrap();
+            assert_eq!(back.wait().unwrap().unwrap().message().text(), text);
+        }
+        there.close();
+        assert!(back.wait().unwrap().is_none());
     }
 }
