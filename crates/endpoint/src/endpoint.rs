@@ -1,6 +1,6 @@
 //! An endpoint as its owner sees it. `turn` has its event loop, `drain` its shutdown.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -431,13 +431,6 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let since = self.parts.core.now_ns.saturating_sub(within_ns);
         let clients = self.protocol().backlogged(since).into_iter();
         clients.map(|peer| starling_io::PeerId(peer.0)).collect()
-    }
-
-    /// The sessions whose slots all have requests that handlers have not answered, with how many slots those are; of
-    /// clients that were refused a further session within this time. A look through all sessions.
-    pub fn full_sessions(&mut self, within_ns: u64) -> HashMap<SessionId, usize> {
-        let since = self.parts.core.now_ns.saturating_sub(within_ns);
-        self.parts.core.proto.full_sessions(since)
     }
 
     /// The session protocol, for its counters.

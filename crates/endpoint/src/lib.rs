@@ -96,8 +96,8 @@ pub use starling_call::{
 };
 pub use starling_proto::{
     ClientSessionReport, Config as ProtocolConfig, ConfigError, Congestion, HighWater,
-    LargeBuffers, Msgbuf, RequestId, Secrets, ServerSessionReport, SessionError, SessionId,
-    SessionPage, Stats as ProtocolStats,
+    LargeBuffers, Msgbuf, Secrets, ServerSessionReport, SessionError, SessionId, SessionPage,
+    Stats as ProtocolStats,
 };
 pub use stats::{Stats, Turn};
 pub use workers::{

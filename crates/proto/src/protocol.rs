@@ -7,7 +7,7 @@ mod inspect;
 mod memory;
 mod slow_path;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
 use crate::absences::Absences;
 use crate::answers::Answers;
@@ -250,12 +250,6 @@ impl Protocol {
     /// this server since then, or each of its slots was used. A look through all sessions.
     pub fn backlogged(&self, since: u64) -> HashSet<PeerId> {
         self.server.backlogged(since)
-    }
-
-    /// The sessions whose slots all have requests that handlers have not answered, with how many slots those are; of
-    /// clients that wanted more sessions since then, and were refused. A look through all sessions.
-    pub fn full_sessions(&mut self, since: u64) -> HashMap<SessionId, usize> {
-        self.server.full_sessions(since)
     }
 
     /// Handles the frames of a datagram until one of them needs the caller. `None`: all frames are

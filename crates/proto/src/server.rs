@@ -53,8 +53,6 @@ pub(crate) struct Server {
     reclaim_at: usize,
     /// Sessions that were told to return credits, and when. A session is in it once.
     revoked_queue: VecDeque<(u64, SessionId)>,
-    /// When clients with sessions were last refused a further one.
-    refused_at: HashMap<PeerId, u64>,
     /// When a session last gave way because the device had no room for a peer.
     evicted_at: u64,
     idle_round: IdleRound,
@@ -89,7 +87,6 @@ impl Server {
             multi_credit: Vec::new(),
             reclaim_at: 0,
             revoked_queue: VecDeque::new(),
-            refused_at: HashMap::new(),
             evicted_at: 0,
             idle_round: IdleRound::default(),
             credit_return_queue: VecDeque::new(),
@@ -477,20 +474,6 @@ impl Server {
         let full = are_full.into_iter().filter(|(_, is_full)| *is_full);
         transferring.extend(full.map(|(peer, _)| peer));
         transferring
-    }
-
-    /// The sessions whose slots all have requests that handlers have not answered, with how many slots those are; of
-    /// clients that wanted more sessions since then, and were refused.
-    pub(crate) fn full_sessions(&mut self, since: u64) -> HashMap<SessionId, usize> {
-        self.refused_at.retain(|_, at| *at >= since);
-        let mut full = HashMap::new();
-        for (id, session) in self.sessions.iter() {
-            let slots = session.slots.count();
-            if self.refused_at.contains_key(&session.peer) && session.executes_in_all_slots() {
-                full.insert(id, slots);
-            }
-        }
-        full
     }
 
     /// Requests that handlers have not answered.

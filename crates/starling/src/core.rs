@@ -27,7 +27,7 @@ use crate::plane::DecodedRequests;
 use crate::registry::Registry;
 use crate::server::serve_on;
 use crate::stats::ThreadStats;
-use crate::streaming::{SHARED_FOR, StreamThreads, Streams};
+use crate::streaming::{StreamThreads, Streams};
 use crate::threads::{self, Questions, ThreadRole};
 use crate::time::Time;
 use crate::wait::{InTurn, Runs};
@@ -60,8 +60,6 @@ pub(crate) struct Core<I: Device> {
     is_opening: bool,
     /// Client sessions of the endpoint that had ended, or begun to drain, when the connections were last polled.
     ended_seen: u64,
-    /// Sessions that were refused to clients, when that was last looked at.
-    refused_seen: u64,
     woken: Arc<Woken>,
 }
 
@@ -110,7 +108,6 @@ impl<I: Device> Core<I> {
             queue,
             is_opening: false,
             ended_seen: 0,
-            refused_seen: 0,
             woken,
         })
     }
@@ -127,7 +124,11 @@ impl<I: Device> Core<I> {
         if self.questions.is_pending() {
             self.answer_questions();
         }
-        self.maintain_streams();
+        if let Some(served) = &self.served
+            && served.streams.is_sweep_due()
+        {
+            self.sweep_streams();
+        }
         if self.poll_connections() {
             // Another turn flushes what the connections sent, before the thread may sleep.
             turn.events += 1;
@@ -171,22 +172,11 @@ impl<I: Device> Core<I> {
         questions.answer(|wanted| self.report(wanted));
     }
 
-    #[inline]
-    fn maintain_streams(&mut self) {
-        let Some(Served { streams, .. }) = &self.served else {
-            return;
-        };
-        let raw = &mut self.raw;
-        if streams.is_sweep_due() {
-            streams.sweep(|within_ns| raw.backlogged(within_ns));
-        }
-        let refused = raw.protocol().stats().sessions_refused;
-        if refused != self.refused_seen {
-            self.refused_seen = refused;
-            streams.begin_slot_sharing(&raw.local());
-        }
-        if streams.slot_sharing.is_due() {
-            streams.share_slots(&raw.full_sessions(SHARED_FOR.as_nanos() as u64));
+    #[cold]
+    fn sweep_streams(&self) {
+        if let Some(served) = &self.served {
+            let raw = &self.raw;
+            (served.streams).sweep(|within_ns| raw.backlogged(within_ns));
         }
     }
 

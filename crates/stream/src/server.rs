@@ -335,11 +335,6 @@ impl<R> ServerStream<R> {
         self.is_quiet = false;
     }
 
-    /// The oldest request is answered next, whether there is something to say or not: others wait for its slot.
-    pub fn answer_oldest(&mut self) {
-        self.answer_now = true;
-    }
-
     /// Requests that are held.
     pub fn held(&self) -> &[R] {
         &self.held

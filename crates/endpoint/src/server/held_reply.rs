@@ -18,11 +18,6 @@ pub struct HeldReply {
 }
 
 impl HeldReply {
-    /// The request that it answers.
-    pub fn request(&self) -> RequestId {
-        self.id
-    }
-
     /// The reply, to answer it now. `cancellation` is that which it was held with.
     pub fn into_reply(mut self, cancellation: &Cancellation) -> DeferredReply {
         DeferredReply {

@@ -82,8 +82,6 @@ impl Server {
             Ok(None) => {}
             Err(refusal) => {
                 shared.stats.sessions_refused += 1;
-                let client = peer.filter(|_| !self.draining && incumbent == token);
-                self.refused_at.extend(client.map(|client| (client, now)));
                 let (code, detail) = refusal.to_wire();
                 let header = Header::control(Kind::Refuse, connect.session);
                 let body = Refuse { code, detail }.to_bytes();

@@ -146,12 +146,6 @@ impl ServerSession {
         (0..self.slots.count()).all(|index| self.slots.get(index).is_some_and(is_used))
     }
 
-    /// Whether the request in each slot is being executed.
-    pub(crate) fn executes_in_all_slots(&self) -> bool {
-        let executes = |slot: &Slot| slot.phase == Phase::Executing;
-        (0..self.slots.count()).all(|index| self.slots.get(index).is_some_and(executes))
-    }
-
     /// Whether a message of several packets was on its way since then: a request of which fragments came, or a response
     /// that the client fetches, as far as is known.
     pub(crate) fn is_transferring(&self, since: u64) -> bool {

@@ -172,8 +172,7 @@ fn a_group_stays_within_its_own_limit_and_its_servers() {
         max_sessions_per_client: 3,
         ..Config::default()
     };
-    let cases = [(small, Config::default(), 0), (eight, strict, 3)];
-    for (client, server, refused) in cases {
+    for [client, server] in [[small, Config::default()], [eight, strict]] {
         let mut net = Net::new([client, server]);
         net.hosts[1].echo = false;
         let session = net.connect(0, 1);
@@ -185,12 +184,6 @@ fn a_group_stays_within_its_own_limit_and_its_servers() {
         assert_eq!(net.hosts[1].protocol.session_counts(), (0, 3));
         assert_eq!(net.hosts[1].ran.len(), 24);
         assert_eq!(group_of(&net, session), 3);
-        // Those of a client that would have more if it could.
-        let server = &mut net.hosts[1].protocol;
-        let full = server.full_sessions(0);
-        assert_eq!(full.len(), refused);
-        assert!(full.values().all(|slots| *slots == 8));
-        assert!(server.full_sessions(net.now + 1).is_empty());
         // The others run as slots become free.
         for _ in 0..5 {
             answer_all(&mut net);

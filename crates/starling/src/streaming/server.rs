@@ -10,8 +10,8 @@ use parking_lot::{Mutex, MutexGuard};
 use starling_compress::AlgorithmSet;
 use starling_endpoint::header::STREAM_RESPONSE_LEN;
 use starling_endpoint::{
-    Cancellation, Encoding, HeldReply, LargeBuffers, LocalHandle, Metadata, OwnedMessage,
-    RequestId, Status, StreamFlags,
+    Cancellation, Encoding, HeldReply, LargeBuffers, LocalHandle, Metadata, OwnedMessage, Status,
+    StreamFlags,
 };
 use starling_message::Bytes;
 use starling_stream::{Answer, Arrival, ServerStream};
@@ -218,19 +218,6 @@ impl ServerEnd {
     /// See [`ServerStream::spare`].
     pub(super) fn spare(&self) {
         self.state.lock().stream.spare();
-    }
-
-    /// The request that was held first.
-    pub(super) fn oldest_request(&self) -> Option<RequestId> {
-        let state = self.state.lock();
-        state.stream.held().first().map(HeldReply::request)
-    }
-
-    /// See [`ServerStream::answer_oldest`].
-    pub(super) fn answer_oldest(&self) {
-        let mut state = self.state.lock();
-        state.stream.answer_oldest();
-        self.flush(state);
     }
 
     /// Sends what may leave now, unless the handler may have more in a moment.

@@ -15,7 +15,6 @@ use super::account::{ByteAccount, spare_for};
 use super::handler_task::HandlerTask;
 use super::limits::{StreamLimits, StreamNeeds};
 use super::server::ServerEnd;
-use super::slot_sharing::SlotSharing;
 use crate::plane::{IncomingCall, ServerStreamEnd, StreamingFn};
 use crate::registry::SpawnTask;
 
@@ -84,7 +83,6 @@ pub(crate) struct Streams {
     table: Mutex<Table>,
     sweep: Duration,
     sweep_is_due: AtomicBool,
-    pub(crate) slot_sharing: SlotSharing,
 }
 
 impl Streams {
@@ -97,7 +95,6 @@ impl Streams {
         Arc::new(Self {
             sweep: peer_timeout.mul_f64(SWEEP),
             sweep_is_due: AtomicBool::new(false),
-            slot_sharing: SlotSharing::default(),
             account: ByteAccount::new(limits),
             decode,
             buffers,
@@ -244,7 +241,6 @@ impl Streams {
 
     /// Ends the streams that their clients have forgotten. `backlogged`: the clients whose requests may have had to
     /// wait there within so many nanoseconds.
-    #[cold]
     pub(crate) fn sweep(&self, backlogged: impl FnOnce(u64) -> HashSet<PeerId>) {
         let period_ns = u64::try_from(self.sweep.as_nanos()).unwrap_or(u64::MAX);
         self.sweep_is_due.store(false, Ordering::Relaxed);
@@ -279,14 +275,6 @@ impl Streams {
                 "the client no longer asks for the stream",
             ));
             self.remove(key, Arc::as_ptr(&end));
-        }
-    }
-
-    /// Calls this with each stream. They are locked meanwhile.
-    pub(super) fn for_each(&self, mut visit: impl FnMut(&Arc<ServerEnd>)) {
-        let table = self.table.lock();
-        for client in table.clients.values() {
-            client.streams.values().for_each(&mut visit);
         }
     }
 

@@ -152,39 +152,3 @@ fn streams_that_have_begun_go_on_though_no_further_request_may_wait() {
         }
     }
 }
-
-#[test]
-fn streams_of_a_client_that_gets_no_more_sessions_take_turns_in_its_slots() {
-    for address in any_addresses() {
-        let config = slots(32, |it| it.protocol.max_sessions_per_client = 2);
-        let server = serve(&address, config);
-        // Two channels of one client, each with one session. The server takes them for one channel with 64 slots.
-        let [few, many] = [(); 2].map(|()| {
-            let channel = Channel::lazy(server.address()).expect("a channel");
-            StreamsClient::new(channel)
-        });
-        let mut all = Vec::new();
-        for (client, streams) in [(few, 4), (many, 40)] {
-            for _ in 0..streams {
-                let mut echo = open(&client);
-                exchange(&mut echo, 1, 0);
-                all.push(echo);
-            }
-        }
-        for echo in &mut all {
-            exchange(echo, 2, 0);
-        }
-        // At once, and each with several requests.
-        std::thread::scope(|scope| {
-            for echoes in all.chunks_mut(5) {
-                scope.spawn(|| {
-                    for echo in echoes {
-                        exchange(echo, 40, 3_000);
-                    }
-                });
-            }
-        });
-        drop(all);
-        end(server);
-    }
-}
