@@ -291,8 +291,14 @@ impl Client {
             SendOutcome::Full => block(&mut self.blocked, session),
             SendOutcome::Paced(at) => pace(&mut self.pacer, session, at, shared.last_turn),
         }
+        let owner = session.lacks_credits().then(|| session.owner());
         if !session.timer_armed && session.state == State::Open {
             arm(&mut self.timers, session, now, shared);
+        }
+        if let Some(owner) = owner
+            && let Some(owner) = self.sessions.get_mut(owner)
+        {
+            self.groups.watch(now, owner);
         }
     }
 

@@ -100,7 +100,7 @@ impl Groups {
         self.by_first.get_mut(&first.to_wire())
     }
 
-    /// Has the queue of a session looked at when its requests have waited for long.
+    /// Has the queue of a session looked at when its requests have waited for long, and the credits of its group.
     pub(super) fn watch(&mut self, now: u64, session: &mut ClientSession) {
         if !session.watched {
             session.watched = true;
@@ -279,10 +279,11 @@ impl Client {
         first: SessionId,
         sink: &mut S,
     ) {
+        let lacks_credits = self.ask_where_credits_are_out(shared, now, first, sink);
         let Some(session) = self.sessions.get_mut(first) else {
             return;
         };
-        let waits = session.state == State::Open && !session.queue.is_empty();
+        let waits = session.state == State::Open && (!session.queue.is_empty() || lacks_credits);
         session.watched = waits;
         if !waits {
             return;
@@ -294,6 +295,31 @@ impl Client {
         } else {
             self.groups.watch_again(now, first);
         }
+    }
+
+    /// Requests that the server is known to execute hold no credits. Has one repeated in each session whose credits are
+    /// out, and returns whether there are any.
+    fn ask_where_credits_are_out<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        first: SessionId,
+        sink: &mut S,
+    ) -> bool {
+        let session = |id| self.sessions.get(id);
+        let out = self
+            .group(first)
+            .filter(|id| session(*id).is_some_and(ClientSession::lacks_credits));
+        let out: Vec<_> = out.collect();
+        for id in &out {
+            let session = self.sessions.get(*id).expect("just seen");
+            // Not those that only take as long as the path.
+            let slow_ns = SLOW_NS.max(2 * session.rtt.smoothed_ns());
+            if let Some(index) = session.longest_unasked(now, slow_ns) {
+                self.ask_again(shared, now, *id, 1 << index, sink);
+            }
+        }
+        !out.is_empty()
     }
 
     /// Adds as many members as slow requests ask for. False if the group cannot grow now.

@@ -65,6 +65,11 @@ impl Client {
                     record_answer(&mut session.control, slot, now, answer, &mut shared.stats);
             }
         } else {
+            if slot.credits == 0 && slot.phase == Phase::Single {
+                // It gave its credit back when it was known to have arrived. So all have one here.
+                slot.credits = 1;
+                session.in_flight += 1;
+            }
             record_repeated_answer(
                 &mut session.control,
                 now,
@@ -310,6 +315,10 @@ impl Client {
         if ack.executing != 0 {
             slot.executing = true;
             slot.confirm(now);
+            // Repeated: the answers of others take a credit for granted.
+            if slot.phase == Phase::Single && slot.retries > 0 {
+                session.set_credits(index, 0);
+            }
             session.hear_of_others(index, ack.sack);
             let answered = session.confirm_others(now, index, ack.sack);
             if answered != 0 {
@@ -319,7 +328,10 @@ impl Client {
         let session = self.sessions.get_mut(id).expect("just found");
         let slot = &mut session.slots[index];
         let Some(Large::Send { window, timed }) = slot.cold.large_mut() else {
-            // A request of one packet that is being executed: there is nothing to send.
+            // A request of one packet that is being executed. Others may have waited for its credit.
+            if session.pending != 0 {
+                self.send_pending(shared, now, id, sink);
+            }
             return;
         };
         let sack = if ack.executing == 0 { ack.sack } else { 0 };

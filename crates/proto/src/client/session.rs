@@ -236,6 +236,11 @@ impl ClientSession {
         self.ready = !self.is_member() && self.control.is_unpaced();
     }
 
+    /// Whether requests have a slot, and wait for a credit.
+    pub(crate) fn lacks_credits(&self) -> bool {
+        self.state == State::Open && self.pending != 0 && self.in_flight >= self.credits
+    }
+
     /// Whether this session belongs to the group of another one.
     pub(crate) fn is_member(&self) -> bool {
         self.first != SessionId::NONE

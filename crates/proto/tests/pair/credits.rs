@@ -369,3 +369,44 @@ fn a_demand_that_is_repeated_late_leaves_time_to_answer() {
         "it has ignored what it was told"
     );
 }
+
+/// As requests of streams do, which wait at the server.
+#[test]
+fn requests_that_are_executed_hold_no_credits() {
+    let alone = |credits| Config {
+        group_sessions: 1,
+        ..wanting(credits)
+    };
+    for (client, server) in [(alone(1), granting(64)), (alone(32), granting(1))] {
+        let mut net = Net::new([client, server]);
+        net.hosts[1].echo = false;
+        let session = net.connect(0, 1);
+        net.run_ms(1);
+        assert_eq!(credits(&net, 0, session), 1);
+        for tag in 0..30 {
+            net.request(0, session, tag, b"held");
+        }
+        // One after the other: each is repeated once.
+        net.run_ms(150);
+        let held = std::mem::take(&mut net.hosts[1].ran);
+        assert_eq!(held.len(), 30);
+        let accounting = net.hosts[0].protocol.accounting(session);
+        assert_eq!(accounting.expect("open").0, 0, "credits in use");
+        let now = net.now;
+        for (id, body) in held {
+            assert!(net.hosts[1].respond(now, id, &body));
+        }
+        net.run_ms(1);
+        // Nor are there more credits than before.
+        net.hosts[1].echo = true;
+        for tag in 0..30 {
+            net.request(0, session, tag, b"short");
+        }
+        net.run_ms(100);
+        let accounting = net.hosts[0].protocol.accounting(session);
+        assert_eq!(accounting.expect("open").0, 0, "credits in use");
+        let seen = net.hosts[0].seen.iter();
+        let answers = seen.filter(|seen| matches!(seen, Seen::Answer(..)));
+        assert_eq!(answers.count(), 60);
+    }
+}
