@@ -16,7 +16,8 @@
 //! repeat those that all take equally long: of each session, one is repeated when others wait.
 //!
 //! A group grows by as many slots as hold such requests, times [`GROWTH`], and no faster than a
-//! handshake. A member without requests for [`IDLE_NS`] to twice that is closed.
+//! handshake. It grows ahead when the last slot is taken: a server that shuts down opens no session for those who have
+//! to go on. A member without requests for [`IDLE_NS`] to twice that is closed, unless few slots would be left free.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -158,6 +159,22 @@ impl Client {
         None
     }
 
+    /// Whether no session of the group has a free slot.
+    fn is_full(&mut self, first: SessionId) -> bool {
+        let session = self.sessions.get(first);
+        session.is_some_and(|session| session.free == 0) && self.available_member(first).is_none()
+    }
+
+    /// The server executes a request of this session: the group grows if that has taken the last slot.
+    pub(super) fn watch_if_full(&mut self, now: u64, id: SessionId) {
+        let first = self.owner(id);
+        if self.is_full(first)
+            && let Some(session) = self.sessions.get_mut(first)
+        {
+            self.groups.watch(now, session);
+        }
+    }
+
     /// A session and its members.
     pub(crate) fn group(&self, first: SessionId) -> impl Iterator<Item = SessionId> {
         let group = self.groups.by_first.get(&first.to_wire());
@@ -280,14 +297,19 @@ impl Client {
         sink: &mut S,
     ) {
         let lacks_credits = self.ask_where_credits_are_out(shared, now, first, sink);
+        let is_full = self.is_full(first);
         let Some(session) = self.sessions.get_mut(first) else {
             return;
         };
         let waits = session.state == State::Open && (!session.queue.is_empty() || lacks_credits);
         session.watched = waits;
+        if session.state == State::Open && session.queue.is_empty() && is_full {
+            self.grow(shared, now, first, sink);
+        }
         if !waits {
             return;
         }
+        let session = self.sessions.get(first).expect("just seen");
         let is_late = |queued: &Queued| now.saturating_sub(queued.queued_at) >= SLOW_NS;
         let is_late = !session.suspected && session.queue.front().is_some_and(is_late);
         if is_late && !self.grow(shared, now, first, sink) {
@@ -361,7 +383,11 @@ impl Client {
             return false;
         }
         // Whoever waits alone is followed by others, as one stream is by the next: each would wait as long.
-        let wanted = queued.max(slow / AHEAD).min(GROWTH * slow);
+        let wanted = match queued {
+            0 => 1,
+            _ => queued.max(slow / AHEAD),
+        };
+        let wanted = wanted.min(GROWTH * slow);
         let wanted = wanted.div_ceil(slots).min(room);
         for _ in 0..wanted {
             let Ok(id) = self.connect(shared, now, peer, sink) else {
@@ -427,6 +453,10 @@ impl Client {
                 idle.push(member.id);
             }
         }
+        self.keep_spare_slots(first, &mut idle);
+        let Some(group) = self.groups.get_mut(first) else {
+            return;
+        };
         // A group that was refused keeps its pause.
         let is_over = idle.len() == group.members.len() && now >= group.grow_at;
         for id in idle {
@@ -439,5 +469,23 @@ impl Client {
         } else {
             self.groups.grown.push_back((now + IDLE_NS, first));
         }
+    }
+
+    /// Leaves to be closed as many members as leave a quarter of the others' slots free.
+    fn keep_spare_slots(&self, first: SessionId, idle: &mut Vec<SessionId>) {
+        let (mut busy, mut slots) = (0, 0);
+        for session in self.group(first).filter_map(|id| self.sessions.get(id)) {
+            busy += session.busy().count_ones() as usize;
+            slots += usize::from(session.slot_count);
+        }
+        idle.retain(|id| {
+            let member = self.sessions.get(*id);
+            let left = slots - member.map_or(0, |member| usize::from(member.slot_count));
+            let closes = busy * 4 <= left * 3;
+            if closes {
+                slots = left;
+            }
+            closes
+        });
     }
 }

@@ -321,6 +321,7 @@ impl Client {
             }
             session.hear_of_others(index, ack.sack);
             let answered = session.confirm_others(now, index, ack.sack);
+            self.watch_if_full(now, id);
             if answered != 0 {
                 self.ask_again(shared, now, id, answered, sink);
             }

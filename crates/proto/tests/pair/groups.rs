@@ -45,8 +45,10 @@ fn slow_requests_run_all_at_once_and_the_group_shrinks_again() {
     }
     net.run_ms(30);
     assert_eq!(net.hosts[1].ran.len(), 1000);
-    assert_eq!(group_of(&net, session), 125);
-    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 125));
+    net.run_ms(70);
+    // One more than they fill: others are not to wait for it.
+    assert_eq!(group_of(&net, session), 126);
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 126));
     let mut numbers: Vec<_> = net.hosts[1].ran.iter().map(|(id, _)| id.number()).collect();
     numbers.sort_unstable();
     assert!(numbers.iter().copied().eq(1..=1000), "each number once");
@@ -194,6 +196,25 @@ fn a_group_stays_within_its_own_limit_and_its_servers() {
 }
 
 #[test]
+fn a_group_has_a_free_slot_for_whoever_has_to_go_on() {
+    let (mut net, session) = slow_server(Config::default());
+    for tag in 0..8 {
+        net.request(0, session, tag, b"held");
+    }
+    net.run_ms(100);
+    assert_eq!(group_of(&net, session), 2);
+    // It stays, while few slots are free without it.
+    net.run_ms(5000);
+    assert_eq!(group_of(&net, session), 2);
+    net.request(0, session, 9, b"another");
+    net.run_ms(1);
+    assert_eq!(net.hosts[1].ran.len(), 9);
+    answer_all(&mut net);
+    net.run_ms(5000);
+    assert_eq!(group_of(&net, session), 1);
+}
+
+#[test]
 fn a_client_hears_of_its_servers_limit() {
     let strict = Config {
         max_sessions_per_client: 1,
@@ -247,7 +268,7 @@ fn a_session_that_ends_takes_its_members_with_it() {
             net.request(0, session, tag, b"slow");
         }
         net.run_ms(20);
-        assert_eq!(group_of(&net, session), 5);
+        assert_eq!(group_of(&net, session), 6);
         if close {
             let now = net.now;
             let client = &mut net.hosts[0];
