@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use starling_call::{CallOptions, MethodId, Peer, Status};
 use starling_io::{Clock, Fault, IoError, MessageMemory, PacketIo, PacketRx, Wake};
-use starling_proto::{ConfigError, LargeBuffers, Msgbuf, PeerId, Protocol, Secrets, SessionId};
+use starling_proto::{
+    ConfigError, LargeBuffers, Msgbuf, PeerId, Protocol, Secrets, SessionId, SlotRoom,
+};
 
 use crate::cadence::FlushCadence;
 use crate::client::{CallId, Completion, ContinuationId};
@@ -256,6 +258,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// The state of a session; `None` if it is unknown or ended long ago.
     pub fn session_state(&self, session: SessionId) -> Option<SessionState> {
         self.parts.core.sessions.state(session)
+    }
+
+    /// Has a session grow to so many slots, by further sessions with its server, before calls wait for them.
+    pub fn reserve_slots(&mut self, session: SessionId, wanted: usize) -> SlotRoom {
+        let now = self.parts.core.now_ns;
+        let sink = &mut Sink(self.io.split().1);
+        (self.parts.core.proto).reserve_slots(now, session, wanted, sink)
     }
 
     /// Closes a session. The calls outstanding on it end with CANCELLED.

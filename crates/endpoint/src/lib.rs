@@ -97,7 +97,7 @@ pub use starling_call::{
 pub use starling_proto::{
     ClientSessionReport, Config as ProtocolConfig, ConfigError, Congestion, HighWater,
     LargeBuffers, Msgbuf, Secrets, ServerSessionReport, SessionError, SessionId, SessionPage,
-    Stats as ProtocolStats,
+    SlotRoom, Stats as ProtocolStats,
 };
 pub use stats::{Stats, Turn};
 pub use workers::{

@@ -29,6 +29,7 @@ use crate::{
     RequestError, RequestNotMade, RequestNumber, SessionError, SessionId, SinkError, Tag,
 };
 use group::Groups;
+pub use group::SlotRoom;
 use session::{ClientSession, Queued, SendOutcome, State};
 use slot::Phase;
 

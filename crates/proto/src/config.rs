@@ -67,11 +67,10 @@ pub struct Config {
     pub max_sessions: usize,
     /// Sessions with the same peer that a session may grow to, itself included, while requests wait
     /// for slow ones. 1: it does not grow. Default 512: with 32 slots each, 16,384 requests at once.
-    /// Each stream has a slot, also at rest: a client has at most three streams for four slots.
+    /// Each stream has a slot, also at rest, and one slot in 64 stays free of them.
     pub group_sessions: u16,
-    /// Sessions that one client endpoint may have with this server. Default: all that there can be. With few, lower
-    /// `ServerBuilder::max_streams_per_client`, too: several channels of a client share them, and streams that take all
-    /// slots of a channel wait for each other.
+    /// Sessions that one client endpoint may have with this server. Default: all that there can be. Several channels of
+    /// a client share them: each has as many streams as its own sessions have slots for.
     pub max_sessions_per_client: usize,
     /// Memory for messages that are being reassembled, all sessions together, in bytes.
     /// Default 512 MiB; no less than `max_message` and the largest [`crate::Prefix`].

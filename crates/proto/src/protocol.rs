@@ -3,6 +3,7 @@
 mod absence;
 mod claimed;
 mod datagram;
+mod groups;
 mod inspect;
 mod memory;
 mod slow_path;

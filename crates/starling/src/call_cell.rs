@@ -121,6 +121,8 @@ pub(crate) struct CallCell {
     placement: OnceLock<Box<Placement>>,
     /// The stream that gets the result.
     stream: Option<Arc<ClientEnd>>,
+    /// The stream begins with this call.
+    opens_stream: bool,
 }
 
 /// The call is not in the driver's table.
@@ -172,6 +174,10 @@ impl CallCell {
             placement.clear();
         }
         unused.stream = Some(stream);
+        unused.opens_stream = call
+            .message
+            .stream
+            .is_some_and(|position| position.number == 0);
         let state = unused.state.get_mut();
         state.phase = Phase::Waiting;
         state.set_operation(Operation::Call(call));
@@ -191,6 +197,7 @@ impl CallCell {
             is_watched: AtomicBool::new(false),
             placement: OnceLock::new(),
             stream: None,
+            opens_stream: false,
         }
     }
 
@@ -278,6 +285,20 @@ impl CallCell {
     /// What is asked for. None if the caller has given up.
     pub(crate) fn take_operation(&self) -> Option<Operation> {
         self.state.lock().take_operation()
+    }
+
+    /// The stream that gets the result.
+    pub(crate) fn stream(&self) -> Option<&ClientEnd> {
+        self.stream.as_deref()
+    }
+
+    /// The stream that begins with this call.
+    #[inline]
+    pub(crate) fn opened_stream(&self) -> Option<&ClientEnd> {
+        match self.opens_stream {
+            true => self.stream(),
+            false => None,
+        }
     }
 
     #[inline]

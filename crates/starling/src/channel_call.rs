@@ -20,7 +20,7 @@ use crate::options::CallOptions;
 use crate::permits::{PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};
 use crate::policy::CallPolicy;
-use crate::streaming::{ByteAccount, Route, StreamSlots};
+use crate::streaming::{ByteAccount, Route};
 use crate::time::Time;
 
 /// The state that the clones of a channel and their calls share.
@@ -38,8 +38,6 @@ pub(crate) struct Shared {
     pub(crate) fail_when_full: bool,
     /// What the channel's streams hold.
     pub(crate) streams: Arc<ByteAccount>,
-    /// What bounds those, if the channel's endpoint has few slots.
-    pub(crate) stream_slots: Option<Arc<StreamSlots>>,
     /// What messages may take that come in protobuf.
     pub(crate) decode: DecodeLimits,
     /// The process that made the channel; see [`forks`].
@@ -82,7 +80,6 @@ impl Shared {
             permits: Permits::new(self.permits.capacity()),
             fail_when_full: self.fail_when_full,
             streams: Arc::clone(&self.streams),
-            stream_slots: self.stream_slots.clone(),
             decode: self.decode,
             process: self.process,
             settings: None,

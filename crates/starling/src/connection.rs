@@ -53,7 +53,7 @@ use crate::lookup;
 use crate::managed::has_target;
 use crate::metrics::{ClientMetrics, SharedRecorders};
 use crate::plane::OutgoingCall;
-use crate::streaming::StreamSlots;
+use crate::streaming::StreamRoom;
 
 pub(crate) use opening::Patience;
 pub(crate) use poll_queue::PollQueue;
@@ -122,8 +122,8 @@ pub(crate) struct Connection {
     pub(crate) metrics: Option<Arc<ClientMetrics>>,
     /// Of its streams.
     pub(crate) recorders: SharedRecorders,
-    /// What bounds the streams that an endpoint's own futures open, if there are few slots.
-    pub(crate) stream_slots: Option<Arc<StreamSlots>>,
+    /// What bounds its streams.
+    pub(crate) stream_room: Arc<StreamRoom>,
     state: Mutex<State>,
     /// Counts the changes of phase, suspicion and bindings, before each, with the lock.
     version: AtomicU64,
@@ -135,12 +135,12 @@ impl Connection {
         executor: Arc<Executor>,
         queue: Weak<PollQueue>,
         metrics: Option<Arc<ClientMetrics>>,
-        stream_slots: Option<Arc<StreamSlots>>,
+        stream_room: Arc<StreamRoom>,
     ) -> Self {
         Self {
             metrics,
             recorders: SharedRecorders::default(),
-            stream_slots,
+            stream_room,
             address,
             executor,
             queue,
@@ -394,9 +394,23 @@ impl Connection {
                 let mut state = self.change();
                 state.phase = Phase::Opening(session);
                 state.forget_server();
+                self.stream_room.set_slots(0);
             }
             Err(error) => self.fail_target(error.into()),
         }
+        self.notify();
+    }
+
+    /// Whether it has to hear the state of its session.
+    pub(crate) fn awaits_state(&self) -> bool {
+        let state = self.state.lock();
+        state.suspected || !matches!(state.phase, Phase::Open(_))
+    }
+
+    /// Takes in how many slots its session has, because a stream had to wait for one. `is_full`: it gets no more.
+    pub(crate) fn handle_slots(&self, slots: usize, is_full: bool) {
+        drop(self.change());
+        self.stream_room.answer(slots, is_full);
         self.notify();
     }
 

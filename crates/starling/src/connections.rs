@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use starling_endpoint::{ProtocolConfig, SessionState};
+use starling_endpoint::{ProtocolConfig, SessionState, SlotRoom};
 
 use crate::address::Address;
 use crate::channel_state::ChannelState;
@@ -21,7 +21,16 @@ use crate::connection::{Connection, PollQueue};
 use crate::device::{Device, Raw};
 use crate::executor::Executor;
 use crate::metrics::ClientMetrics;
-use crate::streaming::StreamSlots;
+use crate::streaming::StreamRoom;
+
+/// What has become of an endpoint's sessions since its connections were last polled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionChanges {
+    /// Some have ended, or begun to drain.
+    pub(crate) have_ended: bool,
+    /// Some have joined others, or left them.
+    pub(crate) have_grown: bool,
+}
 
 pub(crate) struct Connections {
     executor: Arc<Executor>,
@@ -54,8 +63,8 @@ impl Connections {
     pub(crate) fn open(&self, address: Address) -> Arc<Connection> {
         let (executor, queue) = (Arc::clone(&self.executor), Weak::clone(&self.queue));
         let metrics = self.metrics(&address);
-        let stream_slots = StreamSlots::of(&self.protocol, 0);
-        let connection = Connection::new(address, executor, queue, metrics, stream_slots);
+        let room = StreamRoom::of(&self.protocol);
+        let connection = Connection::new(address, executor, queue, metrics, room);
         let connection = Arc::new(connection);
         let mut all = self.all.lock();
         all.retain(|connection| connection.strong_count() > 0);
@@ -94,22 +103,25 @@ impl Connections {
         all.into_iter().map(state).collect()
     }
 
-    /// Between two turns: opens sessions, and gives connections the state of theirs.
-    /// `sessions_ended` says that a session has ended since the last poll. Returns whether anything
+    /// Between two turns: opens sessions, and gives connections the state of theirs. Returns whether anything
     /// changed.
     #[cold]
     pub(crate) fn poll<I: Device>(
         &self,
         queue: &PollQueue,
         raw: &mut Raw<I>,
-        sessions_ended: bool,
+        changes: SessionChanges,
     ) -> bool {
-        let mut changed = sessions_ended;
+        let mut changed = changes.have_ended;
         let queued = queue.take();
-        if sessions_ended {
+        if changes.have_ended || changes.have_grown {
             let all: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
             for connection in all {
-                if let Some(session) = connection.session() {
+                let Some(session) = connection.session() else {
+                    continue;
+                };
+                (connection.stream_room).set_slots(raw.protocol().group_slots(session));
+                if changes.have_ended {
                     connection.handle_state(raw.session_state(session));
                 }
             }
@@ -123,14 +135,38 @@ impl Connections {
                 .session()
                 .map(|session| raw.session_state(session));
             if let Some(state) = state {
-                connection.handle_state(state);
+                if connection.awaits_state() {
+                    // First: those that wait for it begin streams at once.
+                    let slots = connection
+                        .session()
+                        .map(|it| raw.protocol().group_slots(it));
+                    connection.stream_room.set_slots(slots.unwrap_or(0));
+                    connection.handle_state(state);
+                    changed |= state != Some(SessionState::Connecting);
+                }
                 let is_connecting = state == Some(SessionState::Connecting);
-                changed |= !is_connecting;
-                if is_connecting || connection.target().is_some() {
+                let is_growing = !is_connecting && get_slots(&connection, raw, &mut changed);
+                if is_connecting || is_growing || connection.target().is_some() {
                     queue.keep(connection);
                 }
             }
         }
         changed
     }
+}
+
+/// Gets slots for streams that wait for them. Returns whether they are on their way.
+fn get_slots<I: Device>(connection: &Connection, raw: &mut Raw<I>, changed: &mut bool) -> bool {
+    let Some((session, wanted)) = connection.session().zip(connection.stream_room.wanted()) else {
+        return false;
+    };
+    let before = raw.protocol().stats().sessions_added;
+    let room = raw.reserve_slots(session, wanted);
+    let is_growing = room == SlotRoom::Growing;
+    if !is_growing {
+        let slots = raw.protocol().group_slots(session);
+        connection.handle_slots(slots, room == SlotRoom::None);
+    }
+    *changed |= !is_growing || raw.protocol().stats().sessions_added != before;
+    is_growing
 }

@@ -16,7 +16,7 @@ use crate::address::Address;
 use crate::budgets::Budgets;
 use crate::channel_factory::ChannelFactory;
 use crate::connection::PollQueue;
-use crate::connections::Connections;
+use crate::connections::{Connections, SessionChanges};
 use crate::device::{Device, Raw};
 use crate::error::Error;
 use crate::executor::Executor;
@@ -60,6 +60,8 @@ pub(crate) struct Core<I: Device> {
     is_opening: bool,
     /// Client sessions of the endpoint that had ended, or begun to drain, when the connections were last polled.
     ended_seen: u64,
+    /// The version of the protocol's session groups then.
+    grown_seen: u64,
     woken: Arc<Woken>,
 }
 
@@ -108,6 +110,7 @@ impl<I: Device> Core<I> {
             queue,
             is_opening: false,
             ended_seen: 0,
+            grown_seen: 0,
             woken,
         })
     }
@@ -188,12 +191,16 @@ impl<I: Device> Core<I> {
         // hears of it.
         let stats = self.raw.stats();
         let ended = stats.sessions_ended + stats.sessions_draining;
-        if ended == self.ended_seen && self.queue.is_empty() {
+        let grown = self.raw.protocol().group_version();
+        if ended == self.ended_seen && grown == self.grown_seen && self.queue.is_empty() {
             self.is_opening = false;
             return false;
         }
-        let sessions_ended = ended != std::mem::replace(&mut self.ended_seen, ended);
-        let changed = (self.connections).poll(&self.queue, &mut self.raw, sessions_ended);
+        let changes = SessionChanges {
+            have_ended: ended != std::mem::replace(&mut self.ended_seen, ended),
+            have_grown: grown != std::mem::replace(&mut self.grown_seen, grown),
+        };
+        let changed = (self.connections).poll(&self.queue, &mut self.raw, changes);
         self.is_opening = !self.queue.is_empty();
         changed
     }

@@ -7,12 +7,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use starling_compress::AlgorithmSet;
-use starling_endpoint::{Code, Encoding, LocalHandle, OwnedMessage, Status, unsent_message};
+use starling_endpoint::{
+    Code, Encoding, LocalHandle, OwnedMessage, SessionId, Status, unsent_message,
+};
+use starling_message::MethodDescriptor;
 
+use crate::call_cell::CallCell;
 use crate::coding::{Fitted, fit, packed_by};
 use crate::connection::{Connection, Patience};
 use crate::executor::Executor;
 use crate::plane::{CallResult, OutgoingCall, Reply};
+use crate::streaming::ClientEnd;
 
 /// Whether a call may be made again if it turns out never to have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,17 +69,29 @@ pub(crate) async fn call_here(
     call: OutgoingCall,
     attempt: Attempt,
 ) -> CallResult {
-    let made = call_when_ready(connection, executor, call, attempt).await;
+    let made = call_when_ready(connection, executor, call, attempt, None).await;
     made.map_err(|failed| failed.status)
 }
 
-/// Makes a call when the connection is ready for it. If the session ends before the call was sent,
-/// makes the call again, once, within its deadline.
-pub(crate) async fn call_when_ready(
+/// Makes the call of a cell, as [`call_when_ready`] does.
+pub(crate) async fn call_of(
+    cell: &CallCell,
+    connection: &Arc<Connection>,
+    executor: &Arc<Executor>,
+    call: OutgoingCall,
+    attempt: Attempt,
+) -> Made {
+    call_when_ready(connection, executor, call, attempt, cell.opened_stream()).await
+}
+
+/// Makes a call when the connection is ready for it, and has a slot for the stream that begins with it. If the session
+/// ends before the call was sent, makes the call again, once, within its deadline.
+async fn call_when_ready(
     connection: &Arc<Connection>,
     executor: &Arc<Executor>,
     call: OutgoingCall,
     mut attempt: Attempt,
+    stream: Option<&ClientEnd>,
 ) -> Made {
     let mut call = call;
     let mut accepts_unknown = true;
@@ -85,7 +102,7 @@ pub(crate) async fn call_when_ready(
     };
     loop {
         let now = || executor.time.now();
-        let ready = connection.prepare(call.types, patience, continues);
+        let ready = prepare(connection, call.types, patience, (continues, stream));
         let left = call.message.remaining(now);
         let ready = within(&executor.local, left, connection, ready).await;
         // Whatever failed, it was not this call: not even the call that asks for the schema.
@@ -139,6 +156,22 @@ pub(crate) async fn call_when_ready(
                 attempt = Attempt::Last;
             }
             _ => return Err(status.into()),
+        }
+    }
+}
+
+/// Waits until the connection is ready for a call, and has a slot for the stream that begins with it.
+async fn prepare(
+    connection: &Arc<Connection>,
+    method: Option<&'static MethodDescriptor>,
+    patience: Patience,
+    (continues, stream): (bool, Option<&ClientEnd>),
+) -> Result<(SessionId, Encoding), Status> {
+    loop {
+        let (session, encoding) = connection.prepare(method, patience, continues).await?;
+        match stream {
+            Some(stream) if !connection.admit(session, stream).await? => {}
+            _ => return Ok((session, encoding)),
         }
     }
 }

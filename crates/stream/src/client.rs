@@ -59,6 +59,8 @@ pub struct ClientStream {
     hold: u8,
     /// The server may hold several, if it asks for that.
     is_pipelined: bool,
+    /// It has asked for that, and may not.
+    asks_to_hold: bool,
     /// A response has come, so the server knows the stream.
     is_known: bool,
     /// Items have come, with all that the server sent before them.
@@ -99,6 +101,7 @@ impl ClientStream {
             outstanding: 0,
             hold: 1,
             is_pipelined: true,
+            asks_to_hold: false,
             is_known: false,
             has_items: false,
             sends,
@@ -119,9 +122,26 @@ impl ClientStream {
         self.id = id;
     }
 
-    /// The server holds one request at most, whatever it asks for: it takes a slot, and there are few.
+    /// The server holds one request at most, whatever it asks for: it takes a slot, and there may be few.
     pub fn forbid_pipelining(&mut self) {
         self.is_pipelined = false;
+    }
+
+    /// Whether the server may hold several requests.
+    pub fn is_pipelined(&self) -> bool {
+        self.is_pipelined
+    }
+
+    /// Whether the server has asked to hold several requests, and may not.
+    #[inline]
+    pub fn asks_to_hold(&self) -> bool {
+        self.asks_to_hold
+    }
+
+    /// The server may hold several requests from now on.
+    pub fn allow_pipelining(&mut self) {
+        self.is_pipelined = true;
+        self.asks_to_hold = false;
     }
 
     /// Its id.
@@ -447,8 +467,11 @@ impl ClientStream {
         let is_end = position.flags.has(StreamFlags::END);
         let mut progress = self.incoming.handle(position.number, body, is_end)?;
         self.has_items |= self.incoming.is_readable();
-        if position.flags.has(StreamFlags::MORE) && self.is_pipelined {
-            self.hold = (self.hold * 2).min(MAX_HELD);
+        if position.flags.has(StreamFlags::MORE) {
+            match self.is_pipelined {
+                true => self.hold = (self.hold * 2).min(MAX_HELD),
+                false => self.asks_to_hold = true,
+            }
         }
         if is_end {
             self.end = Some(Box::new(End::ByServer(status.map_or(Ok(()), Err))));

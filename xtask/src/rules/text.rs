@@ -46,7 +46,13 @@ const REMINDERS: [&str; 3] = [
 const PURE_PACKAGES: [(&str, &[&str]); 2] = [
     (
         "crates/balance",
-        &["serde_json", "starling-call", "thiserror", "xxhash-rust"],
+        &[
+            "serde",
+            "serde_json",
+            "starling-call",
+            "thiserror",
+            "xxhash-rust",
+        ],
     ),
     (
         "crates/proto",

@@ -1,4 +1,4 @@
-//! JSON in whose objects no key stands twice. Readers differ in which of two they take, so one of them would be ignored.
+//! JSON in whose objects no key stands twice. Readers differ in which of two they take: one of them would be ignored.
 
 use std::fmt;
 

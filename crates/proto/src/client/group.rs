@@ -56,6 +56,19 @@ pub(super) struct Groups {
     orphans: Vec<SessionId>,
     /// When the next of all this is due.
     due_at: u64,
+    /// See [`Client::group_version`].
+    version: u64,
+}
+
+/// Whether a group has as many slots as are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotRoom {
+    /// It has.
+    Enough,
+    /// It opens further sessions.
+    Growing,
+    /// It has not, and cannot grow now: by a limit of its own or of the server, or because the server shuts down.
+    None,
 }
 
 #[derive(Default)]
@@ -85,6 +98,7 @@ impl Groups {
             grown: VecDeque::new(),
             orphans: Vec::new(),
             due_at: u64::MAX,
+            version: 0,
         }
     }
 
@@ -126,6 +140,7 @@ impl Groups {
 
     /// A member is over, or closing.
     pub(super) fn leave(&mut self, member: &ClientSession) {
+        self.version += 1;
         let Some(group) = self.get_mut(member.first) else {
             return;
         };
@@ -205,6 +220,7 @@ impl Client {
         let of_same_server = |session: &ClientSession| session.is_known_to(member.peer, preamble);
         let owner = self.sessions.get(first).filter(|it| of_same_server(it));
         let rtt = owner.map(|owner| owner.rtt);
+        self.groups.version += 1;
         let Some(group) = self.groups.get_mut(first) else {
             unreachable!("a group ends with its members");
         };
@@ -353,32 +369,16 @@ impl Client {
         sink: &mut S,
     ) -> bool {
         let session = self.sessions.get(first).expect("the caller has it");
-        let (peer, slots) = (session.peer, usize::from(session.slot_count));
+        let slots = usize::from(session.slot_count);
         let queued = session.queue.len();
-        let mut slow = session.slow_requests(now, SLOW_NS);
-        let mut room = usize::from(shared.config.group_sessions) - 1;
-        if let Some(group) = self.groups.get_mut(first) {
-            if std::mem::take(&mut group.refused) {
-                group.grow_at = now + REFUSED_PAUSE_NS;
-            }
-            if group.connecting > 0 {
-                return true;
-            }
-            if now < group.grow_at {
-                return false;
-            }
-            room = room.saturating_sub(group.members.len());
-            let members = group.members.iter();
-            let members = members.filter_map(|member| self.sessions.get(member.id));
-            slow += members
-                .map(|member| member.slow_requests(now, SLOW_NS))
-                .sum::<usize>();
-        }
+        let Some(room) = self.room_to_grow(shared, now, first) else {
+            return true;
+        };
+        let sessions = self.group(first).filter_map(|id| self.sessions.get(id));
+        let slow: usize = sessions.map(|it| it.slow_requests(now, SLOW_NS)).sum();
         if GROWTH * slow < queued {
             self.ask_of_long_requests(shared, now, first, sink);
         }
-        // The callers' own sessions come first: half of the table is theirs.
-        room = room.min((shared.config.max_sessions / 2).saturating_sub(self.sessions.len()));
         if room == 0 {
             return false;
         }
@@ -389,7 +389,83 @@ impl Client {
         };
         let wanted = wanted.min(GROWTH * slow);
         let wanted = wanted.div_ceil(slots).min(room);
-        for _ in 0..wanted {
+        self.add_members(shared, now, first, wanted, sink)
+    }
+
+    /// Has a group grow to so many slots, at once.
+    pub(crate) fn reserve_slots<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        first: SessionId,
+        wanted: usize,
+        sink: &mut S,
+    ) -> SlotRoom {
+        let Some(session) = self.sessions.get(first) else {
+            return SlotRoom::None;
+        };
+        let of_each = usize::from(session.slot_count).max(1);
+        let (is_open, has) = (session.state == State::Open, self.group_slots(first));
+        let is_draining = session.draining;
+        if has >= wanted {
+            return SlotRoom::Enough;
+        }
+        match self.room_to_grow(shared, now, first) {
+            None => SlotRoom::Growing,
+            Some(room) if room > 0 && is_open && !is_draining => {
+                let members = (wanted - has).div_ceil(of_each).min(room);
+                match self.add_members(shared, now, first, members, sink) {
+                    true => SlotRoom::Growing,
+                    false => SlotRoom::None,
+                }
+            }
+            Some(_) => SlotRoom::None,
+        }
+    }
+
+    /// The slots of all open sessions of a group.
+    pub(crate) fn group_slots(&self, first: SessionId) -> usize {
+        let sessions = self.group(first).filter_map(|id| self.sessions.get(id));
+        let open = sessions.filter(|session| session.state == State::Open);
+        open.map(|session| usize::from(session.slot_count)).sum()
+    }
+
+    /// Another number when sessions have joined groups or left them.
+    pub(crate) fn group_version(&self) -> u64 {
+        self.groups.version
+    }
+
+    /// How many members may be added now. `None`: some are being added.
+    fn room_to_grow(&mut self, shared: &Shared, now: u64, first: SessionId) -> Option<usize> {
+        let mut room = usize::from(shared.config.group_sessions) - 1;
+        if let Some(group) = self.groups.get_mut(first) {
+            if std::mem::take(&mut group.refused) {
+                group.grow_at = now + REFUSED_PAUSE_NS;
+            }
+            if group.connecting > 0 {
+                return None;
+            }
+            room = match now < group.grow_at {
+                true => 0,
+                false => room.saturating_sub(group.members.len()),
+            };
+        }
+        // The callers' own sessions come first: half of the table is theirs.
+        let sessions = (shared.config.max_sessions / 2).saturating_sub(self.sessions.len());
+        Some(room.min(sessions))
+    }
+
+    /// Returns whether all could be added.
+    fn add_members<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        first: SessionId,
+        members: usize,
+        sink: &mut S,
+    ) -> bool {
+        let peer = self.sessions.get(first).expect("the caller has it").peer;
+        for _ in 0..members {
             let Ok(id) = self.connect(shared, now, peer, sink) else {
                 return false;
             };

@@ -238,7 +238,7 @@ impl ClientSession {
 
     /// Whether requests have a slot, and wait for a credit.
     pub(crate) fn lacks_credits(&self) -> bool {
-        self.state == State::Open && self.pending != 0 && self.in_flight >= self.credits
+        self.state == State::Open && self.pending != 0 && self.credits <= self.in_flight
     }
 
     /// Whether this session belongs to the group of another one.

@@ -21,7 +21,7 @@ use crate::metrics::SharedRecorders;
 use crate::permits::Permits;
 use crate::plane::Transport;
 use crate::policy::CallPolicy;
-use crate::streaming::{ByteAccount, StreamSlots};
+use crate::streaming::ByteAccount;
 use crate::testing::TestClock;
 use crate::threads;
 use crate::time::Time;
@@ -343,10 +343,6 @@ impl ChannelBuilder {
         let address = self.name();
         let policy = self.service_config.as_ref();
         let policy = policy.and_then(|config| CallPolicy::new(config, self.retry_buffer, &address));
-        // One of each connection may be that which watches the server's health.
-        let watches = usize::from(balanced.is_some());
-        let config = self.own_endpoint.as_ref();
-        let stream_slots = config.and_then(|it| StreamSlots::of(&it.protocol, watches));
         let shared = Arc::new(Shared {
             transport,
             balanced,
@@ -357,7 +353,6 @@ impl ChannelBuilder {
             permits: Permits::new(self.capacity),
             fail_when_full: self.fail_when_full,
             streams: ByteAccount::of_client(self.max_stream_bytes),
-            stream_slots,
             decode: self.decode,
             process: forks(),
             settings,

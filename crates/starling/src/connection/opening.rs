@@ -8,6 +8,7 @@ use starling_endpoint::{CallOptions, MethodId, SessionId, Status};
 use super::{Connection, Phase};
 use crate::lookup;
 use crate::managed::reach_method;
+use crate::streaming::ClientEnd;
 
 /// How long a call waits for an open session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,36 @@ impl Connection {
                 }
                 Phase::Idle | Phase::Down { .. } => self.start_attempt(),
             }
+        }
+    }
+
+    /// Waits until a stream may begin in this session. False: there is another session now.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED: the session gets no more slots; see [`StreamRoom`](crate::streaming::StreamRoom).
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
+        session: SessionId,
+        stream: &ClientEnd,
+    ) -> Result<bool, Status> {
+        let room = &self.stream_room;
+        let mut waiting = None;
+        loop {
+            let version = self.version();
+            if self.session() != Some(session) {
+                return Ok(false);
+            }
+            if stream.find_place(room) {
+                return Ok(true);
+            }
+            if waiting.is_some() && room.is_full() {
+                return Err(room.full(self.address.as_str()));
+            }
+            waiting.get_or_insert_with(|| room.wait());
+            if room.ask() {
+                self.enqueue();
+            }
+            self.wait_for_change(version).await;
         }
     }
 

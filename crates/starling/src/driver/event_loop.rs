@@ -28,7 +28,7 @@ use crate::core::Core;
 use crate::device::Device;
 use crate::health::watch_health;
 use crate::plane::{CallHandle, Operation, OutgoingCall, Reply, stopped};
-use crate::retry::{Attempt, Failed, Made, call_when_ready, is_retryable};
+use crate::retry::{Attempt, Failed, Made, call_of, is_retryable};
 use crate::streaming::spare_for;
 use crate::threads::Questions;
 
@@ -351,6 +351,8 @@ impl<I: Device> EventLoop<I> {
         let Some(open) = self.channels.get_mut(&channel) else {
             return;
         };
+        let stream = reply.call().0.opened_stream();
+        let is_admitted = stream.is_none_or(|it| it.find_place(&open.connection.stream_room));
         let mut calls = self.calls.lock();
         let entry = calls.table.vacant_entry();
         let (core, continuation, key) = (&mut self.core, self.continuation, entry.key());
@@ -362,7 +364,7 @@ impl<I: Device> EventLoop<I> {
             }
             let session = (call.types).and_then(|types| open.session(types.id, call));
             match session {
-                Some(session) if open.connection.takes(call) => {
+                Some(session) if is_admitted && open.connection.takes(call) => {
                     call_now(core, session, call, continuation, key as u64)
                 }
                 _ => Err(NotMade::Later),
@@ -417,10 +419,11 @@ impl<I: Device> EventLoop<I> {
         };
         let (executor, connection) = (&self.core.executor, &open.connection);
         let (executor, connection) = (Arc::clone(executor), Arc::clone(connection));
+        let handle = reply.call().clone();
         self.wait(reply, channel, async move {
             match operation {
                 Operation::Call(call) => {
-                    call_when_ready(&connection, &executor, call, attempt).await
+                    call_of(&handle.0, &connection, &executor, call, attempt).await
                 }
                 Operation::Connect { wait_for_ready } => {
                     connection.open(wait_for_ready).await?;

@@ -2,7 +2,7 @@
 
 mod halves;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 use std::time::Instant;
@@ -19,8 +19,8 @@ use starling_stream::{Bundle, ClientStream, StreamRequest, StreamResponse};
 
 use super::account::body_of;
 use super::again::FirstRequest;
+use super::room::{StreamPlace, StreamRoom};
 use super::route::Route;
-use super::slots::StreamSlots;
 use super::uncommon::{Parts, Uncommon};
 use super::{StreamEnd, wake};
 use crate::call_cell::CallCell;
@@ -42,12 +42,26 @@ struct State {
     stream: ClientStream,
     /// The requests that have no response.
     calls: Calls,
-    /// Of the last response.
-    encoding: Encoding,
-    /// Items of the server say how they are compressed.
-    is_coded: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
+    /// Among the streams of a connection, from when it begins there until it is over.
+    place: Option<StreamPlace>,
+}
+
+impl State {
+    /// Gives up its place among the streams of its connection.
+    fn leave(&mut self) {
+        if let Some(place) = self.place.take() {
+            place.leave(self.stream.is_pipelined());
+            self.stream.forbid_pipelining();
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.leave();
+    }
 }
 
 /// A client's end of a stream.
@@ -57,6 +71,11 @@ pub(crate) struct ClientEnd {
     method: &'static MethodDescriptor,
     /// The process that began the stream; see [`forks`].
     process: u32,
+    // Beside the number above, where they take no room of their own. Written with the lock.
+    /// The last response was in protobuf.
+    is_protobuf: AtomicBool,
+    /// Items of the server say how they are compressed.
+    is_coded: AtomicBool,
     uncommon: Uncommon,
     state: Mutex<State>,
 }
@@ -78,18 +97,9 @@ impl ClientEnd {
             Route::Channel(shared, _) => shared.policy.as_deref(),
             Route::Local(..) => None,
         };
-        let (first, mut refused) = match FirstRequest::of(policy, method) {
+        let (first, refused) = match FirstRequest::of(policy, method) {
             Ok(first) => (first, None),
             Err(status) => (None, Some(status)),
-        };
-        let slots = route.slots();
-        let has_few_slots = slots.is_some();
-        let slot = match slots.map(StreamSlots::begin).transpose() {
-            Ok(slot) => slot,
-            Err(status) => {
-                refused.get_or_insert(status);
-                None
-            }
         };
         let uncommon = Uncommon::new(Parts {
             metadata: options.metadata,
@@ -97,7 +107,6 @@ impl ClientEnd {
             wait_for_ready,
             coding,
             first: first.map(Box::new),
-            slot,
         });
         Arc::new_cyclic(|this| {
             let mut end = Self {
@@ -105,22 +114,22 @@ impl ClientEnd {
                 route,
                 method,
                 process: forks(),
+                is_protobuf: AtomicBool::new(false),
+                is_coded: AtomicBool::new(false),
                 uncommon,
                 state: Mutex::new(State {
                     stream: ClientStream::new(0, 1, 0, false),
                     calls: Calls::new(),
-                    encoding: Encoding::Native,
-                    is_coded: false,
                     reader: None,
                     writer: None,
+                    place: None,
                 }),
             };
             let room = end.describe(StreamRequest::default()).header_len();
             let sends = method.client_streaming;
             let mut stream = ClientStream::new(next_id(), window.max(1), room, sends);
-            if has_few_slots {
-                stream.forbid_pipelining();
-            }
+            // Until it has a place with more slots.
+            stream.forbid_pipelining();
             end.state.get_mut().stream = stream;
             if let Some(status) = refused {
                 end.state.get_mut().stream.cancel(status);
@@ -245,14 +254,26 @@ impl ClientEnd {
         Some(self.with_types(again, false))
     }
 
+    /// Whether it has a place in this connection. If not, it gets one if there is one.
+    pub(crate) fn find_place(&self, room: &Arc<StreamRoom>) -> bool {
+        let mut state = self.state.lock();
+        let has_place = (state.place.as_ref()).is_some_and(|place| place.is_in(room));
+        if has_place || state.stream.is_over() {
+            return true;
+        }
+        // The one that it had is one of another connection.
+        state.leave();
+        state.place = room.begin();
+        state.place.is_some()
+    }
+
     /// Takes in the end of one of its calls.
     pub(crate) fn handle_result(&self, call: &CallCell, result: CallResult) {
         let mut state = self.state.lock();
         let State {
             stream,
             calls,
-            encoding,
-            is_coded,
+            place,
             ..
         } = &mut *state;
         if let Some(index) = calls
@@ -283,8 +304,7 @@ impl ClientEnd {
             let position = message.stream().ok_or_else(|| {
                 Status::internal("the server answered a stream as if it were a single call")
             })?;
-            *encoding = its_encoding;
-            *is_coded |= position.flags.has(StreamFlags::CODED);
+            self.note_form(its_encoding, position.flags);
             let is_late = || self.route.time().is_over(self.uncommon.deadline());
             let status = (message.stream_status()).map(|status| status.unless_late(is_late));
             let metadata = message.to_metadata();
@@ -301,6 +321,10 @@ impl ClientEnd {
                 body,
             })
         }));
+        if stream.asks_to_hold() && place.as_ref().is_none_or(StreamPlace::hold_more) {
+            stream.allow_pipelining();
+        }
+        let is_over = stream.is_over() && calls.is_empty();
         // A client that has no room gives the stream up, which says nothing of the server.
         if let Some(is_ok) = stream.is_ok().filter(|_| !was_over && !has_no_room) {
             self.route.handle_end(is_ok, stream.trailers());
@@ -309,6 +333,9 @@ impl ClientEnd {
             true => [state.reader.take(), state.writer.take()],
             false => [None, None],
         };
+        if is_over {
+            state.leave();
+        }
         let failed = stream_failed(&mut state);
         let has_request = state.stream.has_request();
         drop(state);
@@ -317,6 +344,15 @@ impl ClientEnd {
         // Whoever has something to send from now on sends it.
         if has_request {
             self.transmit();
+        }
+    }
+
+    /// How the server's items come.
+    fn note_form(&self, encoding: Encoding, flags: StreamFlags) {
+        let is_protobuf = encoding == Encoding::Protobuf;
+        self.is_protobuf.store(is_protobuf, Ordering::Relaxed);
+        if flags.has(StreamFlags::CODED) {
+            self.is_coded.store(true, Ordering::Relaxed);
         }
     }
 
@@ -370,6 +406,7 @@ impl ClientEnd {
         let request = state.stream.cancel(why);
         let calls = std::mem::take(&mut state.calls);
         let wakers = [state.reader.take(), state.writer.take()];
+        state.leave();
         drop(state);
         if let Some(first) = self.uncommon.first() {
             first.cancel();

@@ -6,12 +6,11 @@ use starling_endpoint::{LargeBuffers, Metadata};
 use starling_message::protobuf::DecodeLimits;
 
 use super::account::ByteAccount;
-use super::slots::StreamSlots;
 use crate::channel_call::Shared;
 use crate::connection::Connection;
 use crate::executor::Executor;
 use crate::plane::{CallHandle, Operation, Reply, Transport, Waiting};
-use crate::retry::{Attempt, call_here};
+use crate::retry::{Attempt, call_of};
 use crate::time::Time;
 
 /// How the requests of a stream get to the server.
@@ -51,14 +50,6 @@ impl Route {
         }
     }
 
-    /// What bounds its streams at this client. None: there are slots enough.
-    pub(super) fn slots(&self) -> Option<&Arc<StreamSlots>> {
-        match self {
-            Self::Channel(shared, _) => shared.stream_slots.as_ref(),
-            Self::Local(connection, _) => connection.stream_slots.as_ref(),
-        }
-    }
-
     /// Where the memory of large messages comes from, if it is to be used again.
     pub(super) fn large_buffers(&self) -> Option<&LargeBuffers> {
         match self {
@@ -86,7 +77,8 @@ impl Route {
                 let (connection, its_executor) = (Arc::clone(connection), Arc::clone(executor));
                 let handle = reply.call().clone();
                 executor.local.spawn(async move {
-                    let call = call_here(&connection, &its_executor, call, Attempt::First);
+                    let call = call_of(&handle.0, &connection, &its_executor, call, Attempt::First);
+                    let call = async { call.await.map_err(|failed| failed.status) };
                     if let Some(result) = handle.0.unless_abandoned(call).await {
                         reply.finish(result);
                     }

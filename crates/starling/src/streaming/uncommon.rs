@@ -5,7 +5,6 @@ use std::time::Instant;
 use starling_endpoint::Metadata;
 
 use super::again::FirstRequest;
-use super::slots::StreamSlot;
 use crate::coding::CallCoding;
 
 pub(super) struct Parts {
@@ -18,8 +17,6 @@ pub(super) struct Parts {
     pub(super) coding: Option<CallCoding>,
     /// What begins the stream again, if it may. Boxed because a deadline is more common.
     pub(super) first: Option<Box<FirstRequest>>,
-    /// Of a client that has few.
-    pub(super) slot: Option<StreamSlot>,
 }
 
 pub(super) struct Uncommon(Option<Box<Parts>>);
@@ -32,14 +29,12 @@ impl Uncommon {
             wait_for_ready,
             coding,
             first,
-            slot,
         } = &parts;
         let is_there = !metadata.is_empty()
             || deadline.is_some()
             || *wait_for_ready
             || coding.is_some()
-            || first.is_some()
-            || slot.is_some();
+            || first.is_some();
         Self(is_there.then(|| Box::new(parts)))
     }
 

@@ -6,7 +6,7 @@ use starling::{CallOptions, Channel, Code, ServerHandle, StreamReceiver, StreamS
 use starling_endpoint::EndpointConfig;
 use starling_test_protos::streams::{Number, StreamsClient};
 
-use crate::common::{any_addresses, wait_until};
+use crate::common::{LONG, any_addresses, wait_until};
 use crate::service::{builder, end, number};
 
 type Echo = (StreamSender<Number>, StreamReceiver<Number>);
@@ -90,7 +90,7 @@ fn one_slot_is_too_few_for_a_stream() {
 #[test]
 fn a_client_with_few_slots_has_as_many_streams_as_leave_some() {
     for address in any_addresses() {
-        for (sessions, of_each, streams) in [(1, 32, 24), (3, 2, 5)] {
+        for (sessions, of_each, streams) in [(1, 32, 31), (3, 2, 5)] {
             let server = serve(&address, EndpointConfig::default());
             let config = slots(of_each, |it| it.protocol.group_sessions = sessions);
             let client = client(&server, config);
@@ -149,6 +149,126 @@ fn streams_that_have_begun_go_on_though_no_further_request_may_wait() {
             }
             drop(all);
             end(server);
+        }
+    }
+}
+
+/// Each says something, and hears it again.
+fn exchange_all(all: &mut [Echo]) {
+    for echo in &mut *all {
+        exchange(echo, 2, 0);
+    }
+    std::thread::scope(|scope| {
+        for echoes in all.chunks_mut(8) {
+            scope.spawn(|| {
+                for echo in echoes {
+                    exchange(echo, 20, 3_000);
+                }
+            });
+        }
+    });
+}
+
+/// Opens streams until one is refused. Returns them, of which each has room for what it sends.
+fn open_all(client: &StreamsClient<Channel>) -> Vec<Echo> {
+    let mut all = Vec::new();
+    loop {
+        let (mut there, mut back) = open(client);
+        let sent = there.send_wait(&number(7, 0));
+        let refused = match sent.and_then(|()| back.wait().map(drop)) {
+            Ok(()) => {
+                all.push((there, back));
+                continue;
+            }
+            Err(refused) => refused,
+        };
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+        assert!(!refused.may_have_run(), "{refused}");
+        return all;
+    }
+}
+
+#[test]
+fn a_channel_that_gets_no_more_sessions_has_as_many_streams_as_can_go_on() {
+    for address in any_addresses() {
+        let config = slots(32, |it| it.protocol.max_sessions_per_client = 2);
+        let server = serve(&address, config);
+        // Two channels of one client, each with one session. The server takes them for one channel with 64 slots.
+        let [few, many] = [(); 2].map(|()| {
+            let channel = Channel::lazy(server.address()).expect("a channel");
+            StreamsClient::new(channel)
+        });
+        let mut all: Vec<_> = (0..4).map(|_| open(&few)).collect();
+        exchange_all(&mut all);
+        let beyond = open_all(&many);
+        assert!((24..=31).contains(&beyond.len()), "{}", beyond.len());
+        all.extend(beyond);
+        exchange_all(&mut all);
+        drop(all);
+        end(server);
+    }
+}
+
+#[test]
+fn the_slots_of_streams_are_those_that_server_and_client_agree_on() {
+    let cases: [(u16, fn(&mut EndpointConfig), usize); 5] = [
+        (4, |it| it.protocol.group_sessions = 1, 3),
+        (16, |it| it.protocol.group_sessions = 1, 15),
+        (32, |it| it.protocol.max_sessions = 2, 31),
+        (4, |it| it.protocol.max_sessions = 2, 3),
+        (1, |it| it.protocol.group_sessions = 40, 39),
+    ];
+    for address in any_addresses() {
+        for (of_each, limit, streams) in cases {
+            let server = serve(&address, slots(of_each, |_| {}));
+            let client = client(&server, slots(32, limit));
+            let mut all = open_all(&client);
+            assert_eq!(all.len(), streams);
+            exchange_all(&mut all);
+            drop(all);
+            end(server);
+        }
+    }
+}
+
+#[test]
+fn streams_go_on_with_few_credits() {
+    for address in any_addresses() {
+        for (of_server, of_client) in [(1, 32), (32, 1), (8, 32), (32, 4)] {
+            let credits = |credits| slots(32, |it| it.protocol.credits = credits);
+            let server = serve(&address, credits(of_server));
+            let client = client(&server, credits(of_client));
+            let mut all: Vec<_> = (0..60).map(|_| open(&client)).collect();
+            exchange_all(&mut all);
+            drop(all);
+            end(server);
+        }
+    }
+}
+
+#[test]
+fn streams_at_rest_go_on_while_their_server_shuts_down() {
+    for address in any_addresses() {
+        // As many as a session has slots, and fewer, and more.
+        for streams in [29, 30, 31, 32, 33, 64] {
+            let server = serve(&address, EndpointConfig::default());
+            let client = client(&server, EndpointConfig::default());
+            let mut all: Vec<_> = (0..streams).map(|_| open(&client)).collect();
+            exchange_all(&mut all);
+            std::thread::scope(|scope| {
+                let ending = scope.spawn(|| server.shutdown(LONG).expect("no device fails"));
+                wait_until(|| {
+                    let (mut there, mut back) = open(&client);
+                    let _ = there.send_wait(&number(7, 0));
+                    back.wait().is_err()
+                });
+                exchange_all(&mut all);
+                for (there, mut back) in std::mem::take(&mut all) {
+                    there.close();
+                    assert!(back.wait().expect("a good end").is_none());
+                }
+                assert!(ending.join().expect("no panic"), "all have ended");
+            });
         }
     }
 }

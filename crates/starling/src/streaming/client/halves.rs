@@ -1,5 +1,6 @@
 //! What the two halves of a client's stream do with its end.
 
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use parking_lot::MutexGuard;
@@ -101,7 +102,7 @@ impl StreamEnd for ClientEnd {
     }
 
     fn is_coded(&self) -> bool {
-        self.process == forks() && self.state.lock().is_coded
+        self.process == forks() && self.is_coded.load(Ordering::Relaxed)
     }
 
     fn close(&self) {
@@ -210,7 +211,11 @@ impl ClientEnd {
     fn next_event(&self) -> Option<(ClientEvent, Encoding)> {
         let mut state = self.state.lock();
         let event = state.stream.poll()?;
-        Some((event, state.encoding))
+        let encoding = match self.is_protobuf.load(Ordering::Relaxed) {
+            true => Encoding::Protobuf,
+            false => Encoding::Native,
+        };
+        Some((event, encoding))
     }
 
     /// The reader waits: it has to look again.
