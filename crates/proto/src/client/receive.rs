@@ -1,7 +1,7 @@
 //! The client handles what servers send: responses, credit returns, rejects, credits.
 
 use super::Client;
-use super::session::State;
+use super::session::{ClientSession, State};
 use super::slot::{Large, Phase, Slot};
 use starling_msgbuf::Msgbuf;
 
@@ -45,7 +45,7 @@ impl Client {
                 return None;
             }
         };
-        let slot = match session.slots.get_mut(usize::from(index)) {
+        let mut slot = match session.slots.get_mut(usize::from(index)) {
             Some(slot) if slot.number == frame.header.number && slot.phase != Phase::Idle => slot,
             _ => {
                 shared.stats.frames_stale += 1;
@@ -65,17 +65,9 @@ impl Client {
                     record_answer(&mut session.control, slot, now, answer, &mut shared.stats);
             }
         } else {
-            if slot.credits == 0 && slot.phase == Phase::Single {
-                // It gave its credit back when it was known to have arrived. So all have one here.
-                slot.credits = 1;
-                session.in_flight += 1;
-            }
-            record_repeated_answer(
-                &mut session.control,
-                now,
-                frame.header.flags | shared.mark,
-                &mut shared.stats,
-            );
+            let answer = frame.header.flags | shared.mark;
+            handle_repeated_answer(session, index, now, answer, &mut shared.stats);
+            slot = &mut session.slots[usize::from(index)];
         }
         shared.stats.responses_received += 1;
         let tag = slot.tag;
@@ -431,6 +423,25 @@ fn record_answer(
     let ack = slot.ack_of_answer(now, answer);
     stats.marks += u64::from(ack.marked);
     control.handle_ack(ack)
+}
+
+/// The whole response to a request that was sent again. A request of one packet takes back the credit that it gave when
+/// it was known to have arrived: what follows takes one for granted.
+#[cold]
+#[inline(never)]
+fn handle_repeated_answer(
+    session: &mut ClientSession,
+    index: u8,
+    now: u64,
+    answer: u8,
+    stats: &mut Stats,
+) {
+    record_repeated_answer(&mut session.control, now, answer, stats);
+    let slot = &mut session.slots[usize::from(index)];
+    if slot.phase == Phase::Single && slot.credits == 0 {
+        slot.credits = 1;
+        session.in_flight += 1;
+    }
 }
 
 /// As [`record_answer`], for a request that was sent again. Which of the two is answered is unknown,

@@ -211,17 +211,22 @@ fn a_channel_that_gets_no_more_sessions_has_as_many_streams_as_can_go_on() {
 
 #[test]
 fn the_slots_of_streams_are_those_that_server_and_client_agree_on() {
-    let cases: [(u16, fn(&mut EndpointConfig), usize); 5] = [
-        (4, |it| it.protocol.group_sessions = 1, 3),
-        (16, |it| it.protocol.group_sessions = 1, 15),
-        (32, |it| it.protocol.max_sessions = 2, 31),
-        (4, |it| it.protocol.max_sessions = 2, 3),
-        (1, |it| it.protocol.group_sessions = 40, 39),
+    // Slots that the server gives, sessions of a group, sessions that the client has places for, streams.
+    let cases = [
+        (4, 1, 100, 3),
+        (16, 1, 100, 15),
+        (32, 512, 2, 31),
+        (4, 512, 2, 3),
+        (1, 40, 100, 39),
     ];
     for address in any_addresses() {
-        for (of_each, limit, streams) in cases {
+        for (of_each, sessions, places, streams) in cases {
             let server = serve(&address, slots(of_each, |_| {}));
-            let client = client(&server, slots(32, limit));
+            let config = slots(32, |it| {
+                it.protocol.group_sessions = sessions;
+                it.protocol.max_sessions = places;
+            });
+            let client = client(&server, config);
             let mut all = open_all(&client);
             assert_eq!(all.len(), streams);
             exchange_all(&mut all);
