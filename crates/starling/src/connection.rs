@@ -53,7 +53,7 @@ use crate::lookup;
 use crate::managed::has_target;
 use crate::metrics::{ClientMetrics, SharedRecorders};
 use crate::plane::OutgoingCall;
-use crate::streaming::StreamRoom;
+use crate::streaming::StreamSlots;
 
 pub(crate) use opening::Patience;
 pub(crate) use poll_queue::PollQueue;
@@ -123,7 +123,7 @@ pub(crate) struct Connection {
     /// Of its streams.
     pub(crate) recorders: SharedRecorders,
     /// What bounds its streams.
-    pub(crate) stream_room: Arc<StreamRoom>,
+    pub(crate) stream_slots: Arc<StreamSlots>,
     state: Mutex<State>,
     /// Counts the changes of phase, suspicion and bindings, before each, with the lock.
     version: AtomicU64,
@@ -135,12 +135,12 @@ impl Connection {
         executor: Arc<Executor>,
         queue: Weak<PollQueue>,
         metrics: Option<Arc<ClientMetrics>>,
-        stream_room: Arc<StreamRoom>,
+        stream_slots: Arc<StreamSlots>,
     ) -> Self {
         Self {
             metrics,
             recorders: SharedRecorders::default(),
-            stream_room,
+            stream_slots,
             address,
             executor,
             queue,
@@ -394,7 +394,7 @@ impl Connection {
                 let mut state = self.change();
                 state.phase = Phase::Opening(session);
                 state.forget_server();
-                self.stream_room.set_slots(0);
+                self.stream_slots.reset();
             }
             Err(error) => self.fail_target(error.into()),
         }
@@ -409,8 +409,8 @@ impl Connection {
 
     /// Takes in how many slots its session has, because a stream had to wait for one. `is_full`: it gets no more.
     pub(crate) fn handle_slots(&self, slots: usize, is_full: bool) {
+        self.stream_slots.answer(slots, is_full);
         drop(self.change());
-        self.stream_room.answer(slots, is_full);
         self.notify();
     }
 

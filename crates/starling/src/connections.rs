@@ -21,7 +21,7 @@ use crate::connection::{Connection, PollQueue};
 use crate::device::{Device, Raw};
 use crate::executor::Executor;
 use crate::metrics::ClientMetrics;
-use crate::streaming::StreamRoom;
+use crate::streaming::StreamSlots;
 
 /// What has become of an endpoint's sessions since its connections were last polled.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +63,8 @@ impl Connections {
     pub(crate) fn open(&self, address: Address) -> Arc<Connection> {
         let (executor, queue) = (Arc::clone(&self.executor), Weak::clone(&self.queue));
         let metrics = self.metrics(&address);
-        let room = StreamRoom::of(&self.protocol);
-        let connection = Connection::new(address, executor, queue, metrics, room);
+        let stream_slots = StreamSlots::of(&self.protocol);
+        let connection = Connection::new(address, executor, queue, metrics, stream_slots);
         let connection = Arc::new(connection);
         let mut all = self.all.lock();
         all.retain(|connection| connection.strong_count() > 0);
@@ -120,7 +120,7 @@ impl Connections {
                 let Some(session) = connection.session() else {
                     continue;
                 };
-                (connection.stream_room).set_slots(raw.protocol().group_slots(session));
+                (connection.stream_slots).set_slots(raw.protocol().group_slots(session));
                 if changes.have_ended {
                     connection.handle_state(raw.session_state(session));
                 }
@@ -140,7 +140,7 @@ impl Connections {
                     let slots = connection
                         .session()
                         .map(|it| raw.protocol().group_slots(it));
-                    connection.stream_room.set_slots(slots.unwrap_or(0));
+                    connection.stream_slots.set_slots(slots.unwrap_or(0));
                     connection.handle_state(state);
                     changed |= state != Some(SessionState::Connecting);
                 }
@@ -157,15 +157,15 @@ impl Connections {
 
 /// Gets slots for streams that wait for them. Returns whether they are on their way.
 fn get_slots<I: Device>(connection: &Connection, raw: &mut Raw<I>, changed: &mut bool) -> bool {
-    let Some((session, wanted)) = connection.session().zip(connection.stream_room.wanted()) else {
+    let Some((session, wanted)) = connection.session().zip(connection.stream_slots.wanted()) else {
         return false;
     };
     let before = raw.protocol().stats().sessions_added;
-    let room = raw.reserve_slots(session, wanted);
-    let is_growing = room == SlotRoom::Growing;
+    let reserved = raw.reserve_slots(session, wanted);
+    let is_growing = reserved == SlotRoom::Growing;
     if !is_growing {
         let slots = raw.protocol().group_slots(session);
-        connection.handle_slots(slots, room == SlotRoom::None);
+        connection.handle_slots(slots, reserved == SlotRoom::None);
     }
     *changed |= !is_growing || raw.protocol().stats().sessions_added != before;
     is_growing

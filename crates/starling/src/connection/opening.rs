@@ -95,27 +95,27 @@ impl Connection {
     /// Waits until a stream may begin in this session. False: there is another session now.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED: the session gets no more slots; see [`StreamRoom`](crate::streaming::StreamRoom).
+    /// RESOURCE_EXHAUSTED: the session gets no more slots; see [`StreamSlots`](crate::streaming::StreamSlots).
     pub(crate) async fn admit(
         self: &Arc<Self>,
         session: SessionId,
         stream: &ClientEnd,
     ) -> Result<bool, Status> {
-        let room = &self.stream_room;
+        let slots = &self.stream_slots;
         let mut waiting = None;
         loop {
             let version = self.version();
             if self.session() != Some(session) {
                 return Ok(false);
             }
-            if stream.find_place(room) {
+            if stream.find_slot(slots) {
                 return Ok(true);
             }
-            if waiting.is_some() && room.is_full() {
-                return Err(room.full(self.address.as_str()));
+            if waiting.is_some() && slots.is_full() {
+                return Err(slots.full(self.address.as_str()));
             }
-            waiting.get_or_insert_with(|| room.wait());
-            if room.ask() {
+            waiting.get_or_insert_with(|| slots.wait());
+            if slots.ask() {
                 self.enqueue();
             }
             self.wait_for_change(version).await;

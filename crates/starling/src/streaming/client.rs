@@ -19,8 +19,8 @@ use starling_stream::{Bundle, ClientStream, StreamRequest, StreamResponse};
 
 use super::account::body_of;
 use super::again::FirstRequest;
-use super::room::{StreamPlace, StreamRoom};
 use super::route::Route;
+use super::slots::{StreamSlot, StreamSlots};
 use super::uncommon::{Parts, Uncommon};
 use super::{StreamEnd, wake};
 use crate::call_cell::CallCell;
@@ -45,14 +45,14 @@ struct State {
     reader: Option<Waker>,
     writer: Option<Waker>,
     /// Among the streams of a connection, from when it begins there until it is over.
-    place: Option<StreamPlace>,
+    slot: Option<StreamSlot>,
 }
 
 impl State {
-    /// Gives up its place among the streams of its connection.
+    /// Gives up its slot among those of its connection.
     fn leave(&mut self) {
-        if let Some(place) = self.place.take() {
-            place.leave(self.stream.is_pipelined());
+        if let Some(slot) = self.slot.take() {
+            slot.leave(self.stream.is_pipelined());
             self.stream.forbid_pipelining();
         }
     }
@@ -122,13 +122,13 @@ impl ClientEnd {
                     calls: Calls::new(),
                     reader: None,
                     writer: None,
-                    place: None,
+                    slot: None,
                 }),
             };
             let room = end.describe(StreamRequest::default()).header_len();
             let sends = method.client_streaming;
             let mut stream = ClientStream::new(next_id(), window.max(1), room, sends);
-            // Until it has a place with more slots.
+            // Until it may have more slots than one.
             stream.forbid_pipelining();
             end.state.get_mut().stream = stream;
             if let Some(status) = refused {
@@ -254,17 +254,17 @@ impl ClientEnd {
         Some(self.with_types(again, false))
     }
 
-    /// Whether it has a place in this connection. If not, it gets one if there is one.
-    pub(crate) fn find_place(&self, room: &Arc<StreamRoom>) -> bool {
+    /// Whether it has a slot of this connection. If not, it gets one if one is left.
+    pub(crate) fn find_slot(&self, slots: &Arc<StreamSlots>) -> bool {
         let mut state = self.state.lock();
-        let has_place = (state.place.as_ref()).is_some_and(|place| place.is_in(room));
-        if has_place || state.stream.is_over() {
+        let has_slot = (state.slot.as_ref()).is_some_and(|slot| slot.is_of(slots));
+        if has_slot || state.stream.is_over() {
             return true;
         }
         // The one that it had is one of another connection.
         state.leave();
-        state.place = room.begin();
-        state.place.is_some()
+        state.slot = slots.begin();
+        state.slot.is_some()
     }
 
     /// Takes in the end of one of its calls.
@@ -273,7 +273,7 @@ impl ClientEnd {
         let State {
             stream,
             calls,
-            place,
+            slot,
             ..
         } = &mut *state;
         if let Some(index) = calls
@@ -321,7 +321,7 @@ impl ClientEnd {
                 body,
             })
         }));
-        if stream.asks_to_hold() && place.as_ref().is_none_or(StreamPlace::hold_more) {
+        if stream.asks_to_hold() && slot.as_ref().is_none_or(StreamSlot::hold_more) {
             stream.allow_pipelining();
         }
         let is_over = stream.is_over() && calls.is_empty();

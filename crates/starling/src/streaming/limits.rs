@@ -122,8 +122,8 @@ impl AllHoldings {
 impl StreamLimits {
     /// The same, for a server with these settings. Each stream has a request held, which takes a slot: streams must not
     /// take the last ones, for their next requests would find none. (A client that has fewer slots than it may have
-    /// bounds its streams itself: see `StreamRoom`.) With one slot there can be no streams. There are as many in all as
-    /// requests may wait.
+    /// bounds its streams itself: see `StreamSlots`.) With one slot there can be no streams. There are as many in all
+    /// as requests may wait.
     pub(crate) fn within(self, config: &EndpointConfig) -> Self {
         let protocol = &config.protocol;
         let sessions = protocol.max_sessions_per_client.min(protocol.max_sessions);

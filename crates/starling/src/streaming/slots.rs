@@ -5,7 +5,7 @@
 //! where slots stay free beside it:
 //!
 //! ```text
-//!  a stream begins ── is a slot left? ── yes ─▶ StreamPlace, until the stream is over
+//!  a stream begins ── is a slot left? ── yes ─▶ StreamSlot, until the stream is over
 //!                          │  ▲
 //!                          no └───────────────── Enough ─┐
 //!                          ▼                             │
@@ -30,7 +30,7 @@ const EXTRA: usize = MAX_HELD as usize - 1;
 
 /// Of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct StreamRoom {
+pub(crate) struct StreamSlots {
     /// Slots of all sessions, as far as is known.
     slots: AtomicUsize,
     /// Those of streams.
@@ -47,9 +47,9 @@ pub(crate) struct StreamRoom {
 
 /// The slot of a stream. As small as can be: thousands may be at rest.
 #[derive(Debug)]
-pub(crate) struct StreamPlace(Arc<StreamRoom>);
+pub(crate) struct StreamSlot(Arc<StreamSlots>);
 
-impl StreamRoom {
+impl StreamSlots {
     /// That of a connection with these settings.
     pub(crate) fn of(protocol: &ProtocolConfig) -> Arc<Self> {
         let slots = usize::from(protocol.slots) * usize::from(protocol.group_sessions);
@@ -60,10 +60,10 @@ impl StreamRoom {
     }
 
     /// A stream begins. None: there is no slot for it now.
-    pub(crate) fn begin(self: &Arc<Self>) -> Option<StreamPlace> {
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<StreamSlot> {
         let slots = self.slots.load(Ordering::Relaxed);
         let most = slots.saturating_sub(slots.div_ceil(SPARE));
-        self.take(1, most).then(|| StreamPlace(Arc::clone(self)))
+        self.take(1, most).then(|| StreamSlot(Arc::clone(self)))
     }
 
     fn take(&self, slots: usize, most: usize) -> bool {
@@ -103,6 +103,11 @@ impl StreamRoom {
         self.slots.store(slots, Ordering::Relaxed);
     }
 
+    /// There is a new session, which is not open yet. Nobody has asked for slots of it.
+    pub(crate) fn reset(&self) {
+        self.answer(0, false);
+    }
+
     /// What was asked for is there, or there is no more.
     pub(crate) fn answer(&self, slots: usize, is_full: bool) {
         self.set_slots(slots);
@@ -128,10 +133,10 @@ impl StreamRoom {
     }
 }
 
-impl StreamPlace {
+impl StreamSlot {
     /// Whether it is one of this connection.
-    pub(super) fn is_in(&self, room: &Arc<StreamRoom>) -> bool {
-        Arc::ptr_eq(&self.0, room)
+    pub(super) fn is_of(&self, slots: &Arc<StreamSlots>) -> bool {
+        Arc::ptr_eq(&self.0, slots)
     }
 
     /// Whether the stream may have several requests held from now on: unless half of the slots would be taken.
@@ -151,57 +156,62 @@ impl StreamPlace {
 mod tests {
     use super::*;
 
-    fn room(slots: usize) -> Arc<StreamRoom> {
-        let room = Arc::new(StreamRoom::default());
-        room.set_slots(slots);
-        room
+    fn bound(slots: usize) -> Arc<StreamSlots> {
+        let bound = Arc::new(StreamSlots::default());
+        bound.set_slots(slots);
+        bound
     }
 
-    fn fill(room: &Arc<StreamRoom>) -> Vec<StreamPlace> {
-        std::iter::from_fn(|| room.begin()).collect()
+    fn fill(bound: &Arc<StreamSlots>) -> Vec<StreamSlot> {
+        std::iter::from_fn(|| bound.begin()).collect()
     }
 
-    fn leave(places: Vec<StreamPlace>) {
-        places.into_iter().for_each(|place| place.leave(false));
+    fn leave(taken: Vec<StreamSlot>) {
+        taken.into_iter().for_each(|slot| slot.leave(false));
     }
 
     #[test]
     fn some_slots_stay_free_however_few_there_are() {
         for (slots, streams) in [(0, 0), (1, 0), (2, 1), (32, 31), (64, 63), (65, 63)] {
-            let room = room(slots);
-            let places = fill(&room);
-            assert_eq!(places.len(), streams);
-            leave(places);
-            assert_eq!(fill(&room).len(), streams);
+            let bound = bound(slots);
+            let taken = fill(&bound);
+            assert_eq!(taken.len(), streams);
+            leave(taken);
+            assert_eq!(fill(&bound).len(), streams);
         }
     }
 
     #[test]
     fn what_is_asked_for_is_enough() {
         for streams in 0..2_000 {
-            let room = room(0);
-            let waiting: Vec<_> = (0..streams).map(|_| room.wait()).collect();
-            assert!(room.ask() && !room.ask());
-            let wanted = room.wanted().expect("asked for");
-            room.answer(wanted, false);
-            assert_eq!(room.wanted(), None);
+            let bound = bound(0);
+            let waiting: Vec<_> = (0..streams).map(|_| bound.wait()).collect();
+            assert!(bound.ask() && !bound.ask());
+            let wanted = bound.wanted().expect("asked for");
+            bound.answer(wanted, false);
+            assert_eq!(bound.wanted(), None);
+            // An answer that never comes, for the session has ended, does not keep others from asking.
+            assert!(bound.ask());
+            bound.reset();
+            assert!(bound.ask());
+            bound.answer(wanted, false);
             drop(waiting);
-            assert!(fill(&room).len() >= streams);
+            assert!(fill(&bound).len() >= streams);
         }
     }
 
     #[test]
     fn several_requests_of_a_stream_take_half_of_the_slots_at_most() {
-        let room = room(32);
-        let mut places = fill(&room);
-        assert!(places.iter().all(|place| !place.hold_more()));
-        leave(places.split_off(4));
-        assert!(places.iter().all(StreamPlace::hold_more));
-        let more = fill(&room);
+        let bound = bound(32);
+        let mut taken = fill(&bound);
+        assert!(taken.iter().all(|slot| !slot.hold_more()));
+        leave(taken.split_off(4));
+        assert!(taken.iter().all(StreamSlot::hold_more));
+        let more = fill(&bound);
         assert_eq!(more.len(), 31 - 16);
         assert!(!more[0].hold_more());
-        places.into_iter().for_each(|place| place.leave(true));
+        taken.into_iter().for_each(|slot| slot.leave(true));
         leave(more);
-        assert_eq!(fill(&room).len(), 31);
+        assert_eq!(fill(&bound).len(), 31);
     }
 }
