@@ -111,6 +111,8 @@ struct State {
     waiters: Vec<Waker>,
     /// Where other threads read the state.
     published: Option<Arc<StateCell>>,
+    /// What bounds the streams of its session.
+    stream_slots: Arc<StreamSlots>,
 }
 
 pub(crate) struct Connection {
@@ -122,8 +124,6 @@ pub(crate) struct Connection {
     pub(crate) metrics: Option<Arc<ClientMetrics>>,
     /// Of its streams.
     pub(crate) recorders: SharedRecorders,
-    /// What bounds its streams.
-    pub(crate) stream_slots: Arc<StreamSlots>,
     state: Mutex<State>,
     /// Counts the changes of phase, suspicion and bindings, before each, with the lock.
     version: AtomicU64,
@@ -140,7 +140,6 @@ impl Connection {
         Self {
             metrics,
             recorders: SharedRecorders::default(),
-            stream_slots,
             address,
             executor,
             queue,
@@ -155,6 +154,7 @@ impl Connection {
                 accepts: None,
                 waiters: Vec::new(),
                 published: None,
+                stream_slots,
             }),
             version: AtomicU64::new(1),
         }
@@ -394,11 +394,16 @@ impl Connection {
                 let mut state = self.change();
                 state.phase = Phase::Opening(session);
                 state.forget_server();
-                self.stream_slots.reset();
+                state.stream_slots = state.stream_slots.of_next_session();
             }
             Err(error) => self.fail_target(error.into()),
         }
         self.notify();
+    }
+
+    /// What bounds the streams of its session.
+    pub(crate) fn stream_slots(&self) -> Arc<StreamSlots> {
+        Arc::clone(&self.state.lock().stream_slots)
     }
 
     /// Whether it has to hear the state of its session.
@@ -409,7 +414,7 @@ impl Connection {
 
     /// Takes in how many slots its session has, because a stream had to wait for one. `is_full`: it gets no more.
     pub(crate) fn handle_slots(&self, slots: usize, is_full: bool) {
-        self.stream_slots.answer(slots, is_full);
+        self.stream_slots().answer(slots, is_full);
         drop(self.change());
         self.notify();
     }

@@ -120,7 +120,7 @@ impl Connections {
                 let Some(session) = connection.session() else {
                     continue;
                 };
-                (connection.stream_slots).set_slots(raw.protocol().group_slots(session));
+                (connection.stream_slots()).set_slots(raw.protocol().group_slots(session));
                 if changes.have_ended {
                     connection.handle_state(raw.session_state(session));
                 }
@@ -140,7 +140,7 @@ impl Connections {
                     let slots = connection
                         .session()
                         .map(|it| raw.protocol().group_slots(it));
-                    connection.stream_slots.set_slots(slots.unwrap_or(0));
+                    connection.stream_slots().set_slots(slots.unwrap_or(0));
                     connection.handle_state(state);
                     changed |= state != Some(SessionState::Connecting);
                 }
@@ -157,16 +157,18 @@ impl Connections {
 
 /// Gets slots for streams that wait for them. Returns whether they are on their way.
 fn get_slots<I: Device>(connection: &Connection, raw: &mut Raw<I>, changed: &mut bool) -> bool {
-    let Some((session, wanted)) = connection.session().zip(connection.stream_slots.wanted()) else {
+    let wanted = connection.stream_slots().wanted();
+    let Some((session, wanted)) = connection.session().zip(wanted) else {
         return false;
     };
     let before = raw.protocol().stats().sessions_added;
     let reserved = raw.reserve_slots(session, wanted);
-    let is_growing = reserved == SlotRoom::Growing;
-    if !is_growing {
-        let slots = raw.protocol().group_slots(session);
+    let slots = raw.protocol().group_slots(session);
+    // Without any, the session has ended, of which the connection hears next: whoever waits is not refused.
+    let waits = reserved == SlotRoom::Growing || slots == 0;
+    if !waits {
         connection.handle_slots(slots, reserved == SlotRoom::None);
     }
-    *changed |= !is_growing || raw.protocol().stats().sessions_added != before;
-    is_growing
+    *changed |= !waits || raw.protocol().stats().sessions_added != before;
+    waits
 }

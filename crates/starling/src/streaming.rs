@@ -55,7 +55,7 @@ pub(crate) use route::Route;
 pub use sender::{StreamCall, StreamSender};
 pub(crate) use server::too_late;
 pub(crate) use single_items::SingleItems;
-pub(crate) use slots::StreamSlots;
+pub(crate) use slots::{StreamSlots, WaitingStream};
 pub(crate) use table::Streams;
 pub(crate) use threads::StreamThreads;
 

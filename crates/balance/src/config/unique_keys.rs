@@ -1,82 +1,78 @@
 //! JSON in whose objects no key stands twice. Readers differ in which of two they take: one of them would be ignored.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::map::Entry;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Reads a value.
 ///
 /// # Errors
 /// If the text is no JSON, or an object has a key twice: where.
 pub(super) fn from_str(text: &str) -> serde_json::Result<Value> {
-    serde_json::from_str(text).map(|Unique(value)| value)
+    // Apart: how a value is made of numbers depends on features that other packages may turn on.
+    serde_json::from_str::<Checked>(text)?;
+    serde_json::from_str(text)
 }
 
-struct Unique(Value);
+/// A value whose keys were checked.
+struct Checked;
 
-impl<'de> Deserialize<'de> for Unique {
+impl<'de> Deserialize<'de> for Checked {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(UniqueVisitor).map(Self)
+        deserializer.deserialize_any(KeyVisitor)
     }
 }
 
-struct UniqueVisitor;
+struct KeyVisitor;
 
-impl<'de> Visitor<'de> for UniqueVisitor {
-    type Value = Value;
+impl<'de> Visitor<'de> for KeyVisitor {
+    type Value = Checked;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<Checked, E> {
+        Ok(Checked)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_bool<E>(self, _: bool) -> Result<Checked, E> {
+        Ok(Checked)
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_i64<E>(self, _: i64) -> Result<Checked, E> {
+        Ok(Checked)
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_u64<E>(self, _: u64) -> Result<Checked, E> {
+        Ok(Checked)
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_f64<E>(self, _: f64) -> Result<Checked, E> {
+        Ok(Checked)
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_str<E>(self, _: &str) -> Result<Checked, E> {
+        Ok(Checked)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-        let mut values = Vec::new();
-        while let Some(Unique(value)) = list.next_element()? {
-            values.push(value);
-        }
-        Ok(Value::Array(values))
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Checked, A::Error> {
+        while list.next_element::<Checked>()?.is_some() {}
+        Ok(Checked)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut fields = Map::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Checked, A::Error> {
+        let mut keys = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
-            match fields.entry(key) {
-                Entry::Occupied(known) => {
-                    let text = format!("the key {:?} stands twice in an object", known.key());
-                    return Err(A::Error::custom(text));
-                }
-                Entry::Vacant(place) => {
-                    let Unique(value) = map.next_value()?;
-                    place.insert(value);
-                }
+            if keys.contains(&key) {
+                let text = format!("the key {key:?} stands twice in an object");
+                return Err(A::Error::custom(text));
             }
+            keys.insert(key);
+            map.next_value::<Checked>()?;
         }
-        Ok(Value::Object(fields))
+        Ok(Checked)
     }
 }

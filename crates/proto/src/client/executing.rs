@@ -25,6 +25,9 @@ impl ClientSession {
             slot.retries = slot.retries.saturating_add(1);
             slot.active_at = now;
             slot.confirm(now);
+            if slot.phase == Phase::Single {
+                self.set_credits(other, 0);
+            }
         }
         answered
     }
@@ -48,6 +51,18 @@ impl ClientSession {
         let is_slow =
             |slot: &&Slot| slot.phase != Phase::Idle && slot.may_execute() && is_long(slot);
         self.slots.iter().filter(is_slow).count()
+    }
+
+    /// The slot of the request of one packet that was sent first of those that hold a credit for so long, if nobody has
+    /// asked for it yet.
+    pub(crate) fn longest_with_credit(&self, now: u64, slow_ns: u64) -> Option<usize> {
+        let is_it = |(_, slot): &(usize, &Slot)| {
+            let is_long = now.saturating_sub(slot.active_at) >= slow_ns;
+            slot.phase == Phase::Single && slot.credits > 0 && slot.retries == 0 && is_long
+        };
+        let unasked = self.slots.iter().enumerate().filter(is_it);
+        let first = unasked.min_by_key(|(_, slot)| slot.active_at);
+        first.map(|(index, _)| index)
     }
 
     /// The slot of the request that was sent first of those that have had no answer for so long, if nobody has asked

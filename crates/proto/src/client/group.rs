@@ -79,6 +79,8 @@ struct Group {
     connecting: usize,
     /// A member did not open.
     refused: bool,
+    /// The server has said no to the member that was last to open.
+    is_denied: bool,
     /// No member is added before this time.
     grow_at: u64,
 }
@@ -353,7 +355,7 @@ impl Client {
             let session = self.sessions.get(*id).expect("just seen");
             // Not those that only take as long as the path.
             let slow_ns = SLOW_NS.max(2 * session.rtt.smoothed_ns());
-            if let Some(index) = session.longest_unasked(now, slow_ns) {
+            if let Some(index) = session.longest_with_credit(now, slow_ns) {
                 self.ask_again(shared, now, *id, 1 << index, sink);
             }
         }
@@ -374,6 +376,9 @@ impl Client {
         let Some(room) = self.room_to_grow(shared, now, first) else {
             return true;
         };
+        if room == 0 && queued == 0 {
+            return false;
+        }
         let sessions = self.group(first).filter_map(|id| self.sessions.get(id));
         let slow: usize = sessions.map(|it| it.slow_requests(now, SLOW_NS)).sum();
         if GROWTH * slow < queued {
@@ -419,7 +424,23 @@ impl Client {
                     false => SlotRoom::None,
                 }
             }
+            // Nobody has said no: it is tried again.
+            Some(_) if is_open && !is_draining && self.is_paused(now, first) => SlotRoom::Growing,
             Some(_) => SlotRoom::None,
+        }
+    }
+
+    /// Whether the group does not grow for a while because a member had no answer.
+    fn is_paused(&mut self, now: u64, first: SessionId) -> bool {
+        let group = self.groups.get_mut(first);
+        group.is_some_and(|group| now < group.grow_at && !group.is_denied)
+    }
+
+    /// The server refuses a session.
+    pub(super) fn note_refusal(&mut self, id: SessionId) {
+        let first = self.owner(id);
+        if let Some(group) = self.groups.get_mut(first) {
+            group.is_denied = true;
         }
     }
 
@@ -507,6 +528,7 @@ impl Client {
             Group::default()
         });
         group.connecting += 1;
+        group.is_denied = false;
         group.members.push(Member { id, seen: 0 });
     }
 

@@ -166,6 +166,7 @@ impl Client {
             return;
         };
         let refusal = Refusal::from_wire(refuse.code, refuse.detail);
+        self.note_refusal(id);
         self.fail_session(shared, id, refusal.into());
     }
 

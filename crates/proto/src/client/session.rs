@@ -236,9 +236,10 @@ impl ClientSession {
         self.ready = !self.is_member() && self.control.is_unpaced();
     }
 
-    /// Whether requests have a slot, and wait for a credit.
+    /// Whether requests have a slot, and wait for the credit of their first packet.
     pub(crate) fn lacks_credits(&self) -> bool {
-        self.state == State::Open && self.pending != 0 && self.credits <= self.in_flight
+        let waits = self.pending & !self.sending != 0;
+        waits && self.credits <= self.in_flight && self.state == State::Open && !self.suspected
     }
 
     /// Whether this session belongs to the group of another one.

@@ -8,7 +8,7 @@ use starling_endpoint::{CallOptions, MethodId, SessionId, Status};
 use super::{Connection, Phase};
 use crate::lookup;
 use crate::managed::reach_method;
-use crate::streaming::ClientEnd;
+use crate::streaming::{ClientEnd, WaitingStream};
 
 /// How long a call waits for an open session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Connection {
         }
     }
 
-    /// Waits until a stream may begin in this session. False: there is another session now.
+    /// Waits until a stream may begin in this session. False: the session takes no new calls any more.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED: the session gets no more slots; see [`StreamSlots`](crate::streaming::StreamSlots).
@@ -101,20 +101,27 @@ impl Connection {
         session: SessionId,
         stream: &ClientEnd,
     ) -> Result<bool, Status> {
-        let slots = &self.stream_slots;
-        let mut waiting = None;
+        let mut waiting: Option<WaitingStream> = None;
         loop {
-            let version = self.version();
-            if self.session() != Some(session) {
+            let (is_usable, slots, version) = {
+                let state = self.state.lock();
+                let is_it = matches!(state.phase, Phase::Open(open) if open == session);
+                let is_usable = is_it && state.is_usable(false);
+                (is_usable, Arc::clone(&state.stream_slots), self.version())
+            };
+            if !is_usable {
                 return Ok(false);
             }
-            if stream.find_slot(slots) {
+            if stream.find_slot(&slots) {
                 return Ok(true);
             }
-            if waiting.is_some() && slots.is_full() {
+            let has_asked = waiting.as_ref().is_some_and(|it| it.is_for(&slots));
+            if has_asked && slots.is_full() {
                 return Err(slots.full(self.address.as_str()));
             }
-            waiting.get_or_insert_with(|| slots.wait());
+            if !has_asked {
+                waiting = Some(slots.wait());
+            }
             if slots.ask() {
                 self.enqueue();
             }

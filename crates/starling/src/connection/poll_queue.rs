@@ -28,7 +28,10 @@ impl PollQueue {
 
     pub(super) fn push(&self, connection: &Arc<Connection>) {
         self.has_new.store(true, Ordering::Relaxed);
-        self.connections.lock().push(Arc::clone(connection));
+        let mut queued = self.connections.lock();
+        if !queued.iter().any(|it| Arc::ptr_eq(it, connection)) {
+            queued.push(Arc::clone(connection));
+        }
     }
 
     pub(crate) fn take(&self) -> Vec<Arc<Connection>> {
@@ -38,6 +41,9 @@ impl PollQueue {
 
     /// Keeps a connection for the next poll. It is not new: the thread may sleep until then.
     pub(crate) fn keep(&self, connection: Arc<Connection>) {
-        self.connections.lock().push(connection);
+        let mut queued = self.connections.lock();
+        if !queued.iter().any(|it| Arc::ptr_eq(it, &connection)) {
+            queued.push(connection);
+        }
     }
 }

@@ -352,7 +352,7 @@ impl<I: Device> EventLoop<I> {
             return;
         };
         let stream = reply.call().0.opened_stream();
-        let is_admitted = stream.is_none_or(|it| it.find_slot(&open.connection.stream_slots));
+        let is_admitted = stream.is_none_or(|it| it.find_slot(&open.connection.stream_slots()));
         let mut calls = self.calls.lock();
         let entry = calls.table.vacant_entry();
         let (core, continuation, key) = (&mut self.core, self.continuation, entry.key());

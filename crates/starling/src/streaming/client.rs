@@ -324,7 +324,6 @@ impl ClientEnd {
         if stream.asks_to_hold() && slot.as_ref().is_none_or(StreamSlot::hold_more) {
             stream.allow_pipelining();
         }
-        let is_over = stream.is_over() && calls.is_empty();
         // A client that has no room gives the stream up, which says nothing of the server.
         if let Some(is_ok) = stream.is_ok().filter(|_| !was_over && !has_no_room) {
             self.route.handle_end(is_ok, stream.trailers());
@@ -333,10 +332,10 @@ impl ClientEnd {
             true => [state.reader.take(), state.writer.take()],
             false => [None, None],
         };
-        if is_over {
+        let failed = stream_failed(&mut state);
+        if state.stream.is_over() && state.calls.is_empty() {
             state.leave();
         }
-        let failed = stream_failed(&mut state);
         let has_request = state.stream.has_request();
         drop(state);
         self.give_up(failed);

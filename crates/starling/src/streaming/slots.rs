@@ -28,7 +28,7 @@ const SPARE: usize = 64;
 /// Slots of a stream that has several requests held, beside its first.
 const EXTRA: usize = MAX_HELD as usize - 1;
 
-/// Of one connection.
+/// Of one session of a connection, and those that join it.
 #[derive(Debug, Default)]
 pub(crate) struct StreamSlots {
     /// Slots of all sessions, as far as is known.
@@ -73,16 +73,18 @@ impl StreamSlots {
             .is_ok()
     }
 
-    /// A stream waits for a slot until this is dropped.
-    pub(crate) fn wait(&self) -> impl Drop {
-        struct Waiting<'a>(&'a AtomicUsize);
-        impl Drop for Waiting<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
+    /// Those of the next session.
+    pub(crate) fn of_next_session(&self) -> Arc<Self> {
+        Arc::new(Self {
+            has_few: self.has_few,
+            ..Self::default()
+        })
+    }
+
+    /// A stream waits for a slot.
+    pub(crate) fn wait(self: &Arc<Self>) -> WaitingStream {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(&self.waiting)
+        WaitingStream(Arc::clone(self))
     }
 
     /// The endpoint is to get more slots. False: it knows.
@@ -101,11 +103,6 @@ impl StreamSlots {
     /// So many slots there are. To be called for each change.
     pub(crate) fn set_slots(&self, slots: usize) {
         self.slots.store(slots, Ordering::Relaxed);
-    }
-
-    /// There is a new session, which is not open yet. Nobody has asked for slots of it.
-    pub(crate) fn reset(&self) {
-        self.answer(0, false);
     }
 
     /// What was asked for is there, or there is no more.
@@ -133,8 +130,24 @@ impl StreamSlots {
     }
 }
 
+/// A stream that waits for a slot until this is dropped.
+pub(crate) struct WaitingStream(Arc<StreamSlots>);
+
+impl WaitingStream {
+    /// Whether it waits for one of these.
+    pub(crate) fn is_for(&self, slots: &Arc<StreamSlots>) -> bool {
+        Arc::ptr_eq(&self.0, slots)
+    }
+}
+
+impl Drop for WaitingStream {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl StreamSlot {
-    /// Whether it is one of this connection.
+    /// Whether it is one of this session.
     pub(super) fn is_of(&self, slots: &Arc<StreamSlots>) -> bool {
         Arc::ptr_eq(&self.0, slots)
     }
@@ -190,14 +203,22 @@ mod tests {
             let wanted = bound.wanted().expect("asked for");
             bound.answer(wanted, false);
             assert_eq!(bound.wanted(), None);
-            // An answer that never comes, for the session has ended, does not keep others from asking.
-            assert!(bound.ask());
-            bound.reset();
-            assert!(bound.ask());
-            bound.answer(wanted, false);
             drop(waiting);
             assert!(fill(&bound).len() >= streams);
         }
+    }
+
+    #[test]
+    fn a_slot_of_a_session_that_has_ended_is_none_of_the_next() {
+        let former = bound(32);
+        let slot = former.begin().expect("a slot");
+        let next = former.of_next_session();
+        assert!(slot.is_of(&former) && !slot.is_of(&next));
+        assert!(former.ask() && next.ask(), "nobody has asked for these");
+        next.answer(32, false);
+        assert_eq!(fill(&next).len(), 31);
+        slot.leave(false);
+        assert_eq!(fill(&former).len(), 31);
     }
 
     #[test]

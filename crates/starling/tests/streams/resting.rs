@@ -265,7 +265,13 @@ fn streams_at_rest_go_on_while_their_server_shuts_down() {
                 wait_until(|| {
                     let (mut there, mut back) = open(&client);
                     let _ = there.send_wait(&number(7, 0));
-                    back.wait().is_err()
+                    let refused = back.wait().map(drop);
+                    // Not that there are no slots.
+                    refused.is_err_and(|status| {
+                        assert_eq!(status.code(), Code::Unavailable, "{status}");
+                        assert!(!status.may_have_run(), "{status}");
+                        true
+                    })
                 });
                 exchange_all(&mut all);
                 for (there, mut back) in std::mem::take(&mut all) {
