@@ -206,6 +206,7 @@ fn a_group_has_a_free_slot_for_whoever_has_to_go_on() {
     // It stays, while few slots are free without it.
     net.run_ms(5000);
     assert_eq!(group_of(&net, session), 2);
+    assert_eq!(net.hosts[0].protocol.stats().sessions_added, 1);
     net.request(0, session, 9, b"another");
     net.run_ms(1);
     assert_eq!(net.hosts[1].ran.len(), 9);
