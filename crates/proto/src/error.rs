@@ -209,7 +209,10 @@ pub enum SessionError {
     #[error("the peer was shut down: wait for it to come back, or go elsewhere")]
     PeerLeft,
     /// The peer dropped the session, because this end was silent or cut off for too long.
-    #[error("the peer dropped the session: it heard nothing from this end for long; connect again")]
+    #[error(
+        "the peer dropped the session: it heard nothing from this end for long, or has so many sessions that this one \
+         gave way to another client's; connect again"
+    )]
     PeerDropped,
     /// This end closed the session.
     #[error("this end closed the session: it was closed or dropped here, or this end shut down")]
