@@ -386,7 +386,7 @@ fn a_bad_service_config_names_the_field_and_what_is_allowed() {
 
 #[test]
 fn a_call_for_whose_next_attempt_there_is_no_room_fails_as_it_had_failed() {
-    let slow = RetryPolicy::default().backoff(100 * MILLI, 100 * MILLI, 1.0);
+    let slow = RetryPolicy::default().backoff(1_000 * MILLI, 1_000 * MILLI, 1.0);
     let (server, gate, script) = serve_script(&shm_address());
     let channel = Channel::builder(server.address())
         .capacity(1)
