@@ -350,6 +350,13 @@ impl Balancer {
             Pick::Backend(index) => Next::Send(Arc::clone(&snapshot.backends[index])),
             Pick::Wait => Next::Wait(version, is_stale.get()),
             Pick::Fail if is_stale.get() => Next::Wait(version, true),
+            // One has become usable since, of which the next snapshot knows.
+            Pick::Fail
+                if snapshot.picker.readiness() == Readiness::Failed
+                    && (0..snapshot.backends.len()).any(is_usable) =>
+            {
+                Next::Wait(version, true)
+            }
             Pick::Fail if snapshot.is_starting => Next::Wait(version, false),
             Pick::Fail => Next::Fail(version, snapshot.failure.clone()),
         }
