@@ -208,7 +208,7 @@ pub enum SessionError {
     /// The peer announced that it is shut down.
     #[error("the peer was shut down: wait for it to come back, or go elsewhere")]
     PeerLeft,
-    /// The peer dropped the session, because this end was silent or cut off for too long.
+    /// The peer dropped the session: this end was silent or cut off for too long, or had many and another client few.
     #[error(
         "the peer dropped the session: it heard nothing from this end for long, or has so many sessions that this one \
          gave way to another client's; connect again"

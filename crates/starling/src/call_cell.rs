@@ -287,16 +287,11 @@ impl CallCell {
         self.state.lock().take_operation()
     }
 
-    /// The stream that gets the result.
-    pub(crate) fn stream(&self) -> Option<&ClientEnd> {
-        self.stream.as_deref()
-    }
-
     /// The stream that begins with this call.
     #[inline]
     pub(crate) fn opened_stream(&self) -> Option<&ClientEnd> {
         match self.opens_stream {
-            true => self.stream(),
+            true => self.stream.as_deref(),
             false => None,
         }
     }

@@ -69,7 +69,7 @@ pub(super) struct StreamShare {
 }
 
 /// Streams of a client with so many slots.
-pub(super) fn streams_of(slots: usize) -> usize {
+fn streams_of(slots: usize) -> usize {
     slots.saturating_sub((slots / 4).max(1))
 }
 
