@@ -31,12 +31,15 @@ pub struct BackendState {
     pub is_ejected: bool,
     /// Calls that are not over.
     pub outstanding: u64,
+    /// The channel divides its calls between it and others: it does so a moment after the backend is ready.
+    has_share: bool,
 }
 
 impl BackendState {
     /// Whether it gets calls.
     pub fn takes_calls(&self) -> bool {
-        self.state == ChannelState::Ready && self.health.is_well() && !self.is_ejected
+        let is_well = self.health.is_well() && !self.is_ejected;
+        self.has_share && self.state == ChannelState::Ready && is_well
     }
 }
 
@@ -155,13 +158,14 @@ impl Backend {
         self.outstanding.load(Ordering::Relaxed)
     }
 
-    pub(super) fn report(&self) -> BackendState {
+    pub(super) fn report(&self, has_share: bool) -> BackendState {
         BackendState {
             address: self.resolved.address.clone(),
             state: self.transport.state(),
             health: self.health(),
             is_ejected: self.is_ejected(),
             outstanding: self.outstanding(),
+            has_share,
         }
     }
 

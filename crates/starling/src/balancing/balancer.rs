@@ -35,6 +35,8 @@ pub(super) struct Snapshot {
     /// Each one has a higher version than the one before.
     pub(super) version: u64,
     pub(super) backends: Vec<Arc<Backend>>,
+    /// Whether each of them was ready for calls.
+    pub(super) is_ready: Vec<bool>,
     pub(super) picker: Picker,
     /// The channel is idle, or waits for the resolver's first answer: calls wait.
     pub(super) is_starting: bool,
@@ -52,6 +54,7 @@ impl Snapshot {
         Self {
             version,
             backends: Vec::new(),
+            is_ready: Vec::new(),
             picker: Picker::new(&Policy::default(), &[], &mut Random::new(0)),
             is_starting: true,
             is_idle: true,

@@ -224,6 +224,8 @@ impl Balancer {
         let view = |listed: &'_ Listed| (listed.readiness, listed.backend.clone());
         let views: Vec<_> = begun.chain(rest).map(view).collect();
         let backends: Vec<Arc<Backend>> = views.iter().filter_map(|it| it.1.clone()).collect();
+        let begun = views.iter().take(backends.len());
+        let is_ready = begun.map(|it| it.0 == Readiness::Ready).collect();
         let views = views.iter().map(|(readiness, backend)| View {
             key: backend.as_ref().map_or("", |backend| backend.key()),
             readiness: *readiness,
@@ -242,6 +244,7 @@ impl Balancer {
             is_one_loop,
             picker,
             backends,
+            is_ready,
         });
         let former = std::mem::replace(&mut *self.snapshot.write(), snapshot);
         // Without the lock: it may be the last reference to a backend.

@@ -46,10 +46,9 @@ impl BalancedTransport {
     /// The backends, as they are now.
     pub(crate) fn backends(&self) -> Vec<BackendState> {
         let snapshot = self.balancer.current();
-        snapshot
-            .backends
-            .iter()
-            .map(|backend| backend.report())
+        let backends = snapshot.backends.iter().zip(&snapshot.is_ready);
+        backends
+            .map(|(backend, is_ready)| backend.report(*is_ready))
             .collect()
     }
 
