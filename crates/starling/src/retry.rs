@@ -109,8 +109,11 @@ async fn call_when_ready(
         let (session, encoding) = match ready {
             Ok(ready) => ready,
             Err(status) => {
-                let goes_elsewhere = attempt == Attempt::Elsewhere && is_retryable(&status);
-                let unsent = goes_elsewhere.then(|| Box::new(call));
+                // Another server's connection may have a slot for the stream.
+                let lacks_slot = stream.is_some() && status.code() == Code::ResourceExhausted;
+                let goes_elsewhere = is_retryable(&status) || lacks_slot;
+                let may_go = goes_elsewhere && attempt == Attempt::Elsewhere;
+                let unsent = may_go.then(|| Box::new(call));
                 let status = status.with_not_run();
                 return Err(Failed { status, unsent });
             }

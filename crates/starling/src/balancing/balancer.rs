@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use starling_balance::{Pick, Picker, Policy, Random, Readiness, hash};
-use starling_endpoint::{Encoding, OwnedMessage, Status};
+use starling_endpoint::{Code, Encoding, OwnedMessage, Status};
 use starling_io::{Clock, MonotonicClock};
 
 use super::backend::Backend;
@@ -290,6 +290,8 @@ impl Balancer {
     /// A call did not run at a backend, and may be made at another one.
     pub(super) fn go_elsewhere(&self, reply: Reply, routing: Box<Routing>, status: Status) {
         let is_last = routing.tried.len() >= MOST_TRIED;
+        // No snapshot to come says that there are slots for a stream again.
+        let waits_in_vain = status.code() == Code::ResourceExhausted;
         let call = reply.call().clone();
         let name = &self.settings.name;
         let Some(entry) = Entry::new(reply, Some(routing), name, |call| self.place(call)) else {
@@ -307,6 +309,7 @@ impl Balancer {
             }
             // What this backend said is more than that there is no other one.
             Next::Fail(..) if !entry.waits => entry.fail(status),
+            Next::Wait(..) | Next::Fail(..) if waits_in_vain => entry.fail(status),
             Next::Wait(..) | Next::Fail(..) => {
                 if self.dispatch(entry) {
                     self.notifier.notify();

@@ -10,6 +10,7 @@ use starling::{
     MethodConfig, OutlierDetection, RetryPolicy, ServerHandle, ServiceConfig, Status,
     StreamReceiver,
 };
+use starling_endpoint::EndpointConfig;
 use starling_test_protos::streams::{Number, StreamsClient};
 
 use crate::common::{LONG, another_address, any_addresses, shm_address, wait_until};
@@ -95,6 +96,57 @@ fn each_stream_is_at_one_server_and_streams_go_round_all() {
             .map(|it| it.1.sent.load(Ordering::SeqCst));
         assert!(sent.iter().all(|sent| *sent >= 250), "{sent:?}");
         drop((channel, client));
+        for (server, ..) in servers {
+            end(server);
+        }
+    }
+}
+
+/// A server with so many slots for a client.
+fn serve_few(address: &str, slots: u16) -> Streaming {
+    let script = Script::default();
+    let (builder, counts) = builder(address);
+    let mut config = EndpointConfig::default();
+    config.protocol.slots = slots;
+    config.protocol.max_sessions_per_client = 1;
+    let server = builder.config(config).build().expect("a server");
+    (server.spawn().expect("threads"), counts, script)
+}
+
+#[test]
+fn a_stream_for_which_one_server_has_no_slot_begins_at_another() {
+    for address in any_addresses() {
+        let servers = [
+            serve_few(&address, 4),
+            serve_few(&another_address(&address, 1), 32),
+        ];
+        let (channel, client) = balanced(&servers, ServiceConfig::new());
+        let mut all = Vec::new();
+        // The watch of its health has a slot of each.
+        for value in 0..25 {
+            let (mut sender, mut receiver) = client.echo();
+            sender.send_wait(&number(value, 0)).expect("room");
+            assert!(receiver.wait().expect("an echo").is_some());
+            all.push((sender, receiver));
+        }
+        let sent = servers[0].1.sent.load(Ordering::SeqCst);
+        assert!((1..=3).contains(&sent), "{sent}");
+        // Neither has one, and nothing but the end of a stream changes that.
+        let refusals = (0..10).filter_map(|value| {
+            let options = CallOptions::with_timeout(LONG).wait_for_ready(value % 2 == 0);
+            let (mut sender, mut receiver) = client.echo_with(&options);
+            let sent = sender.send_wait(&number(value, 0));
+            let end = sent.and_then(|()| receiver.wait().map(drop)).err();
+            all.push((sender, receiver));
+            end
+        });
+        let refusals: Vec<Status> = refusals.collect();
+        assert!(refusals.len() >= 3, "{refusals:?}");
+        for refused in &refusals {
+            assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+            assert!(!refused.may_have_run(), "{refused}");
+        }
+        drop((all, client, channel));
         for (server, ..) in servers {
             end(server);
         }
