@@ -1,10 +1,12 @@
 //! Session groups: slow requests do not hold up others.
 
-use starling_proto::{Config, Refusal, SessionError, SessionId};
+use starling_proto::{Config, Refusal, SessionError, SessionId, SlotRoom};
 
 use crate::net::{Net, Seen};
 
 const MS: u64 = 1_000_000;
+/// The type of a CONNECT.
+const CONNECT: u8 = 9;
 
 /// A server whose requests are answered when the test says so.
 fn slow_server(server: Config) -> (Net, SessionId) {
@@ -308,4 +310,74 @@ fn a_restarted_server_gets_no_member_of_a_former_session() {
     assert_eq!(net.hosts[0].protocol.outstanding(), 0);
     assert_eq!(net.hosts[0].protocol.session_counts(), (0, 0));
     assert_eq!(net.hosts[1].ran.len(), 0, "nothing runs at the new server");
+}
+
+fn reserve(net: &mut Net, session: SessionId, slots: usize) -> SlotRoom {
+    let (now, client) = (net.now, &mut net.hosts[0]);
+    (client.protocol).reserve_slots(now, session, slots, &mut client.wire)
+}
+
+fn slots_of(net: &Net, session: SessionId) -> usize {
+    net.hosts[0].protocol.group_slots(session)
+}
+
+#[test]
+fn slots_are_reserved_until_the_server_gives_no_more() {
+    let (mut net, session) = slow_server(Config {
+        max_sessions_per_client: 3,
+        ..Config::default()
+    });
+    assert_eq!(reserve(&mut net, session, 8), SlotRoom::Enough);
+    assert_eq!(reserve(&mut net, session, 20), SlotRoom::Growing);
+    assert_eq!(reserve(&mut net, session, 20), SlotRoom::Growing);
+    net.run_ms(1);
+    assert_eq!(reserve(&mut net, session, 20), SlotRoom::Enough);
+    assert_eq!(slots_of(&net, session), 24);
+    assert_eq!(reserve(&mut net, session, 25), SlotRoom::Growing);
+    net.run_ms(10);
+    assert_eq!(reserve(&mut net, session, 25), SlotRoom::None);
+    assert_eq!(reserve(&mut net, session, 24), SlotRoom::Enough);
+    // Others may have left meanwhile.
+    net.run_ms(1000);
+    assert_eq!(reserve(&mut net, session, 25), SlotRoom::Growing);
+    net.run_ms(10);
+    assert_eq!(reserve(&mut net, session, 25), SlotRoom::None);
+}
+
+#[test]
+fn slots_whose_sessions_had_no_answer_are_reserved_again() {
+    let (mut net, session) = slow_server(Config::default());
+    // As long as any test: they are lost.
+    let is_connect = |datagram: &[u8]| datagram[8] & 0x1f == CONNECT;
+    net.delay = Box::new(move |_, datagram| if is_connect(datagram) { 1 << 50 } else { 0 });
+    assert_eq!(reserve(&mut net, session, 20), SlotRoom::Growing);
+    for _ in 0..40 {
+        net.run_ms(100);
+        assert_eq!(reserve(&mut net, session, 20), SlotRoom::Growing);
+    }
+    assert_eq!((slots_of(&net, session), group_of(&net, session)), (8, 3));
+    net.delay = Box::new(|_, _| 0);
+    for _ in 0..40 {
+        net.run_ms(100);
+        assert_ne!(reserve(&mut net, session, 20), SlotRoom::None);
+    }
+    assert_eq!(reserve(&mut net, session, 20), SlotRoom::Enough);
+}
+
+#[test]
+fn a_server_that_shuts_down_and_a_session_that_has_ended_have_no_slots_to_reserve() {
+    let (mut net, session) = slow_server(Config::default());
+    net.request(0, session, 1, b"held");
+    net.run_ms(10);
+    net.hosts[1].protocol.drain();
+    let server = &mut net.hosts[1];
+    server.protocol.announce_drain(&mut server.wire);
+    net.run_ms(10);
+    assert_eq!(reserve(&mut net, session, 20), SlotRoom::None);
+    assert_eq!(reserve(&mut net, session, 8), SlotRoom::Enough);
+    let (now, client) = (net.now, &mut net.hosts[0]);
+    client.protocol.close(now, session, &mut client.wire);
+    net.run_ms(10);
+    assert_eq!(reserve(&mut net, session, 8), SlotRoom::None);
+    assert_eq!(slots_of(&net, session), 0);
 }

@@ -1,12 +1,16 @@
 //! Streams at rest hold requests at the server: others have room beside them, and they go on when they have to.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use starling::{CallOptions, Channel, Code, ServerHandle, StreamReceiver, StreamSender};
+use futures::future::join_all;
+use starling::{CallOptions, Channel, Code, ServerHandle, StreamReceiver, StreamSender, block_on};
 use starling_endpoint::EndpointConfig;
 use starling_test_protos::streams::{Number, StreamsClient};
+use starling_test_protos::test::{TestClient, TestServer};
 
-use crate::common::{LONG, any_addresses, wait_until};
+use crate::common::{Gate, LONG, Service as TestService, any_addresses, payload, wait_until};
 use crate::service::{builder, end, number};
 
 type Echo = (StreamSender<Number>, StreamReceiver<Number>);
@@ -278,6 +282,46 @@ fn streams_at_rest_go_on_while_their_server_shuts_down() {
                     there.close();
                     assert!(back.wait().expect("a good end").is_none());
                 }
+                assert!(ending.join().expect("no panic"), "all have ended");
+            });
+        }
+    }
+}
+
+#[test]
+fn streams_at_rest_go_on_while_their_server_shuts_down_though_long_calls_run() {
+    for address in any_addresses() {
+        for (streams, calls) in [(20, 20), (31, 1), (1, 31), (16, 16), (40, 60)] {
+            let gate = Arc::new(Gate::default());
+            let (server, _) = builder(&address);
+            let server = server.add_service(TestServer::new(TestService(Arc::clone(&gate))));
+            let server = server.build().expect("a server").spawn().expect("threads");
+            let channel = Channel::builder(server.address()).own_endpoint();
+            let channel = channel.lazy().expect("a channel");
+            let client = StreamsClient::new(channel.clone());
+            let mut all: Vec<_> = (0..streams).map(|_| open(&client)).collect();
+            let (long, request) = (TestClient::new(channel), payload(b"long"));
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| {
+                    let waits = (0..calls).map(|_| long.wait(&request));
+                    block_on(join_all(waits))
+                });
+                wait_until(|| gate.waiting.load(Ordering::SeqCst) == calls);
+                exchange_all(&mut all);
+                let ending = scope.spawn(|| server.shutdown(LONG).expect("no device fails"));
+                wait_until(|| {
+                    let (mut there, mut back) = open(&client);
+                    let _ = there.send_wait(&number(7, 0));
+                    back.wait().is_err()
+                });
+                exchange_all(&mut all);
+                for (there, mut back) in std::mem::take(&mut all) {
+                    there.close();
+                    assert!(back.wait().expect("a good end").is_none());
+                }
+                gate.open.store(true, Ordering::SeqCst);
+                let waits = waits.join().expect("no panic");
+                assert!(waits.iter().all(Result::is_ok), "{waits:?}");
                 assert!(ending.join().expect("no panic"), "all have ended");
             });
         }
