@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use starling_compress::AlgorithmSet;
 use starling_endpoint::{
-    Code, Encoding, LocalHandle, OwnedMessage, SessionId, Status, unsent_message,
+    Code, Encoding, LocalHandle, OwnedMessage, SessionId, Status, StreamFlags, unsent_message,
 };
 use starling_message::MethodDescriptor;
 
@@ -96,8 +96,11 @@ async fn call_when_ready(
     let mut call = call;
     let mut accepts_unknown = true;
     let continues = (call.message.stream).is_some_and(|position| position.number != 0);
+    // A session to come knows nothing of the stream that is given up.
+    let gives_up = (call.message.stream).is_some_and(|it| it.flags.has(StreamFlags::CANCEL));
     let patience = match attempt {
         Attempt::Elsewhere => Patience::None,
+        Attempt::First | Attempt::Last if gives_up => Patience::None,
         Attempt::First | Attempt::Last => Patience::of(call.wait_for_ready),
     };
     loop {

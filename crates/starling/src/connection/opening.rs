@@ -13,7 +13,7 @@ use crate::streaming::{ClientEnd, WaitingStream};
 /// How long a call waits for an open session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Not at all: another server may make the call.
+    /// Not at all: another server may make the call, or it is of use to a session that is open only.
     None,
     /// For the end of one attempt to connect.
     Attempt,

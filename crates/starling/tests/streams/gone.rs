@@ -3,16 +3,20 @@
 //! The server holds no request of their streams, which could be cancelled. It waits for the next one, and by its clock
 //! for ever.
 
+use std::net::UdpSocket;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 
-use starling::ServerHandle;
 use starling::testing::TestClock;
+use starling::{CallOptions, Channel, ServerHandle, ThreadStats};
 use starling_io::PacketIo;
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_message::Message;
+use starling_test_protos::streams::StreamsClient;
 
-use crate::common::{shm_address, wait_until};
+use crate::common::{LONG, shm_address, wait_until};
 use crate::raw::Raw;
 use crate::service::{Counts, builder, end, number};
 
@@ -66,4 +70,33 @@ fn a_client_that_is_restarted_has_no_streams_of_before() {
         drop(raw);
     }
     drop(server);
+}
+
+#[test]
+fn streams_that_are_given_up_before_their_server_is_there_send_it_nothing() {
+    // Nothing is refused there: the client goes on asking.
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let address = format!("udp://{}", silent.local_addr().expect("a bound socket"));
+    let client = StreamsClient::new(Channel::lazy(&address).expect("a channel"));
+    let options = CallOptions::with_timeout(LONG).wait_for_ready(true);
+    let mut cx = Context::from_waker(Waker::noop());
+    for value in 0..200 {
+        let (mut there, mut back) = client.echo_with(&options);
+        there.send_wait(&number(value, 0)).expect("room");
+        assert!(pin!(back.message()).poll(&mut cx).is_pending());
+    }
+    drop(silent);
+    let (server, counts) = serve(&address);
+    let (mut there, mut back) = client.echo_with(&options);
+    there.send_wait(&number(7, 0)).expect("room");
+    assert!(back.wait().expect("an echo").is_some());
+    there.close();
+    assert!(back.wait().expect("a good end").is_none());
+    assert_eq!(counts.read.load(Ordering::SeqCst), 1);
+    let received = |stats: &ThreadStats| stats.protocol.requests_received;
+    let received: u64 = server.stats().iter().map(received).sum();
+    // Those of one stream, and of its session.
+    assert!(received < 20, "{received}");
+    drop((back, client));
+    end(server);
 }
