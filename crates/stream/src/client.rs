@@ -78,7 +78,7 @@ pub struct ClientStream {
     is_told: bool,
     /// The server said that it does not have the stream.
     is_gone: bool,
-    /// The server could not be reached.
+    /// The server could not be reached, or has refused the stream.
     is_cut_off: bool,
     /// If there is any.
     metadata: Option<Box<ServerMetadata>>,
@@ -410,7 +410,11 @@ impl ClientStream {
         if self.broken().is_some() {
             return false;
         }
-        self.is_cut_off = (result.as_ref()).is_err_and(|status| status.code() == Code::Unavailable);
+        self.is_cut_off = (result.as_ref()).is_err_and(|status| {
+            // Without a response yet, this was the first request.
+            let has_not_begun = !self.is_known && !status.may_have_run();
+            has_not_begun || status.code() == Code::Unavailable
+        });
         let handled = match result {
             Ok(response) => self.handle_message(response).map_err(|violation| {
                 Status::internal(format!("the server broke the stream: {violation}"))

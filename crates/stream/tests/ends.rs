@@ -207,6 +207,18 @@ fn a_server_is_told_that_its_client_gives_up_whatever_the_reason() {
     assert!(client.poll_request().is_some());
     assert!(client.handle_response(Err(unavailable())));
     assert_eq!(client.take_failure(), Some(None));
+    // Nor if the stream has not begun there.
+    for (refused, is_told) in [(false, true), (true, false)] {
+        let mut client = ClientStream::new(1, 1_000, 0, true);
+        assert!(client.poll_request().is_some());
+        let status = Status::resource_exhausted("no room");
+        let status = match refused {
+            true => status.with_not_run(),
+            false => status,
+        };
+        assert!(client.handle_response(Err(status)));
+        assert_eq!(client.take_failure().map(|it| it.is_some()), Some(is_told));
+    }
 }
 
 #[test]

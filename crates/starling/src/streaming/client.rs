@@ -46,6 +46,8 @@ struct State {
     writer: Option<Waker>,
     /// Among the streams of a connection, from when it begins there until it is over.
     slot: Option<StreamSlot>,
+    /// Its connection has no slot for it yet: no request has left.
+    lacks_slot: bool,
 }
 
 impl State {
@@ -123,6 +125,7 @@ impl ClientEnd {
                     reader: None,
                     writer: None,
                     slot: None,
+                    lacks_slot: false,
                 }),
             };
             let room = end.describe(StreamRequest::default()).header_len();
@@ -264,7 +267,8 @@ impl ClientEnd {
         // The one that it had is one of another connection.
         state.leave();
         state.slot = slots.begin();
-        state.slot.is_some()
+        state.lacks_slot = state.slot.is_none();
+        !state.lacks_slot
     }
 
     /// Takes in the end of one of its calls.
@@ -402,7 +406,7 @@ impl ClientEnd {
         if state.stream.is_over() {
             return;
         }
-        let request = state.stream.cancel(why);
+        let request = state.stream.cancel(why).filter(|_| !state.lacks_slot);
         let calls = std::mem::take(&mut state.calls);
         let wakers = [state.reader.take(), state.writer.take()];
         state.leave();

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
-use starling::{CallOptions, Channel, Code, ServerHandle, StreamReceiver, StreamSender, block_on};
+use starling::{
+    CallOptions, Channel, Code, ServerHandle, StreamReceiver, StreamSender, ThreadStats, block_on,
+};
 use starling_endpoint::EndpointConfig;
 use starling_test_protos::streams::{Number, StreamsClient};
 use starling_test_protos::test::{TestClient, TestServer};
@@ -211,6 +213,33 @@ fn a_channel_that_gets_no_more_sessions_has_as_many_streams_as_can_go_on() {
         drop(all);
         end(server);
     }
+}
+
+#[test]
+fn streams_that_get_no_slot_send_nothing() {
+    for address in any_addresses() {
+        let server = serve(&address, EndpointConfig::default());
+        let config = slots(8, |it| it.protocol.group_sessions = 1);
+        let client = client(&server, config);
+        let mut all = open_all(&client);
+        let before = requests_of(&server);
+        for value in 0..200 {
+            let (mut there, mut back) = open(&client);
+            let _ = there.send_wait(&number(value, 0));
+            assert!(back.wait().is_err());
+        }
+        // Those at rest may ask again.
+        let sent = requests_of(&server) - before;
+        assert!(sent < 50, "{sent}");
+        exchange_all(&mut all);
+        drop(all);
+        end(server);
+    }
+}
+
+fn requests_of(server: &ServerHandle) -> u64 {
+    let received = |stats: &ThreadStats| stats.protocol.requests_received;
+    server.stats().iter().map(received).sum()
 }
 
 #[test]
