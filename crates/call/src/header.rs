@@ -52,7 +52,7 @@ mod tests;
 pub use self::extension::{HeaderSize, encoding_of, fields_between, form_of, status_of, stream_of};
 pub use self::request::{
     DeadlineStamp, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RequestExtension, method_of, set_sent,
-    split_method,
+    split_method, stream_of_request,
 };
 pub use self::response::{
     RESPONSE_FIELDS_AT, ResponseHeader, ResponseParts, STREAM_RESPONSE_LEN, put_stream_response,

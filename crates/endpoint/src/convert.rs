@@ -1,8 +1,8 @@
 //! Conversions between the types of the device, the session protocol and the call. None of the
 //! three knows the others; the endpoint knows all.
 
-use starling_call::header::{HeaderSize, MAX_EXTENSION, REQUEST_FIELDS_AT};
-use starling_call::{Status, Unsent};
+use starling_call::header::{HeaderSize, MAX_EXTENSION, REQUEST_FIELDS_AT, stream_of_request};
+use starling_call::{Status, StreamFlags, Unsent};
 use starling_io::PeerRefusal;
 use starling_proto::{DeviceRefusal, Msgbuf, PeerId, Prefix};
 
@@ -50,6 +50,12 @@ pub(crate) fn prefix_of(header: HeaderSize) -> Prefix {
         continues: header.continues_stream,
         len: header.len,
     }
+}
+
+/// Whether a request with an extension is one of a stream that goes on.
+pub(crate) fn is_of_stream(request: &[u8]) -> bool {
+    let position = stream_of_request(request);
+    position.is_some_and(|position| !position.flags.has(StreamFlags::CANCEL))
 }
 
 /// Takes the message of a request that was not sent from the status of its call, for

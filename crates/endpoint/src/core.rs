@@ -27,7 +27,7 @@ use starling_proto::{Event, Msgbuf, Prefix, Protocol, RequestId, RespondReason, 
 use crate::admission::Admission;
 use crate::client::{Call, CallId, ContinuationId};
 use crate::config::EndpointConfig;
-use crate::convert::{prefix_of, unsent};
+use crate::convert::{is_of_stream, prefix_of, unsent};
 use crate::deadlines::Deadlines;
 use crate::error::{CallError, CallNotMade, status_of_failure};
 use crate::handler_panic;
@@ -354,7 +354,11 @@ impl<R> Core<R> {
     }
 
     /// Handles an event of the session protocol. Returns a peer that nothing refers to any more.
-    pub(crate) fn handle_event(&mut self, event: Event) -> Option<starling_proto::PeerId> {
+    pub(crate) fn handle_event(
+        &mut self,
+        event: Event,
+        tx: &mut impl PacketTx,
+    ) -> Option<starling_proto::PeerId> {
         match event {
             Event::Connected { session } => self.sessions.set_connected(session),
             Event::SessionDraining { session } => {
@@ -385,6 +389,10 @@ impl<R> Core<R> {
                 self.finished.push_back(Finished { id, call, status });
             }
             Event::RequestAbandoned { id } => self.handle_cancelled(id),
+            Event::Standstill { session } => {
+                let sink = &mut Sink(tx);
+                (self.proto).end_streams(self.now_ns, session, is_of_stream, sink);
+            }
             Event::PeerReleased { peer } => return Some(peer),
         }
         None

@@ -172,7 +172,7 @@ pub(crate) fn status_of_failure(peer: &str, error: RequestError, may_have_run: b
                 Rejection::Malformed => Status::internal(text).with_not_run(),
             }
         }
-        RequestError::ResponseTooLarge | RequestError::NoMemory => {
+        RequestError::ResponseTooLarge | RequestError::NoMemory | RequestError::NoSlot => {
             Status::resource_exhausted(format!("call to {peer}: {error}"))
         }
     }

@@ -176,7 +176,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             {
                 dispatch.handle_cancelled(*id);
             }
-            self.released.extend(self.parts.core.handle_event(event));
+            self.released
+                .extend(self.parts.core.handle_event(event, tx));
         }
         events += self.run_futures();
         self.deliver_finished();

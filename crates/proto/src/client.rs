@@ -13,6 +13,7 @@ mod recovery;
 mod report;
 mod session;
 mod slot;
+mod standstill;
 mod timer;
 
 use starling_msgbuf::Msgbuf;
@@ -260,7 +261,7 @@ impl Client {
             }
             session.queue.push_back(request);
             session.ready = false;
-            if session.state == State::Open && shared.config.group_sessions > 1 {
+            if session.state == State::Open {
                 self.groups.watch(now, session);
             }
         }

@@ -237,6 +237,12 @@ pub enum RequestError {
          raise reassembly_bytes here, or ask for less at once"
     )]
     NoMemory,
+    /// It was one of a stream, and requests of streams held all slots while others waited.
+    #[error(
+        "requests of streams hold all slots of the session, and it gets no more: end some streams, or raise \
+         the server's max_sessions_per_client or max_sessions, or this end's group_sessions or slots"
+    )]
+    NoSlot,
 }
 
 /// Why [`crate::Protocol::request`] did not make a request.
@@ -375,6 +381,12 @@ pub enum Event {
     RequestAbandoned {
         /// Which.
         id: RequestId,
+    },
+    /// For long, nothing has left the queue of a session, which gets no more slots, and the server executes the
+    /// requests in all of them. If they are those of streams, [`crate::Protocol::end_streams`] lets others go on.
+    Standstill {
+        /// Which.
+        session: SessionId,
     },
     /// No session of either kind refers to the peer any more, or none does although it has sent something: the
     /// device can remove the peer, after the next flush of the device.

@@ -1,6 +1,6 @@
 //! The header of a request.
 
-use super::extension::{HeaderSize, LENGTH_LEN, split_extension};
+use super::extension::{HeaderSize, LENGTH_LEN, split_extension, stream_of};
 use crate::coding::{CompressedBody, RequestCoding};
 use crate::descriptor::CallDescriptor;
 use crate::encoding::Encoding;
@@ -35,6 +35,13 @@ pub struct DeadlineStamp {
 pub fn split_method(payload: &[u8]) -> Option<(MethodId, &[u8])> {
     let (method, rest) = payload.split_first_chunk::<METHOD_LEN>()?;
     Some((MethodId(u32::from_le_bytes(*method)), rest))
+}
+
+/// The place in its stream of a request with an extension, if it is one of a stream.
+#[cold]
+pub fn stream_of_request(payload: &[u8]) -> Option<StreamPosition> {
+    let fields = split_extension(payload.get(METHOD_LEN..)?).ok()?;
+    stream_of(fields)
 }
 
 /// The method of a request.

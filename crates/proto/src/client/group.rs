@@ -58,6 +58,8 @@ pub(super) struct Groups {
     due_at: u64,
     /// See [`Client::group_version`].
     version: u64,
+    /// The groups that cannot grow while requests wait: the first of these, and since when.
+    pub(super) standing: BTreeMap<u32, (RequestNumber, u64)>,
 }
 
 /// Whether a group has as many slots as are wanted.
@@ -101,6 +103,7 @@ impl Groups {
             orphans: Vec::new(),
             due_at: u64::MAX,
             version: 0,
+            standing: BTreeMap::new(),
         }
     }
 
@@ -259,6 +262,7 @@ impl Client {
 
     /// The session that the caller has is over: all requests of its members end with it.
     pub(super) fn disband(&mut self, shared: &mut Shared, first: SessionId, error: SessionError) {
+        self.groups.standing.remove(&first.to_wire());
         let Some(group) = self.groups.by_first.remove(&first.to_wire()) else {
             return;
         };
@@ -325,12 +329,14 @@ impl Client {
             self.grow(shared, now, first, sink);
         }
         if !waits {
+            self.groups.standing.remove(&first.to_wire());
             return;
         }
         let session = self.sessions.get(first).expect("just seen");
         let is_late = |queued: &Queued| now.saturating_sub(queued.queued_at) >= SLOW_NS;
         let is_late = !session.suspected && session.queue.front().is_some_and(is_late);
         if is_late && !self.grow(shared, now, first, sink) {
+            self.watch_standstill(shared, now, first);
             self.groups.stuck.push_back((now + STUCK_NS, first));
         } else {
             self.groups.watch_again(now, first);
@@ -431,8 +437,8 @@ impl Client {
     }
 
     /// Whether the group does not grow for a while because a member had no answer.
-    fn is_paused(&mut self, now: u64, first: SessionId) -> bool {
-        let group = self.groups.get_mut(first);
+    pub(super) fn is_paused(&self, now: u64, first: SessionId) -> bool {
+        let group = self.groups.by_first.get(&first.to_wire());
         group.is_some_and(|group| now < group.grow_at && !group.is_denied)
     }
 

@@ -23,6 +23,20 @@ impl Protocol {
         self.client.group_slots(session)
     }
 
+    /// Ends some streams of a session for which [`Event::Standstill`](crate::Event::Standstill) has come, so that the
+    /// others go on: their requests fail with [`RequestError::NoSlot`](crate::RequestError::NoSlot). `is_of_stream`:
+    /// whether a request with an extension is one of a stream that may end so.
+    pub fn end_streams<S: FrameSink>(
+        &mut self,
+        now: u64,
+        session: SessionId,
+        is_of_stream: impl Fn(&[u8]) -> bool,
+        sink: &mut S,
+    ) {
+        self.shared.ask_flush();
+        (self.client).end_streams(&mut self.shared, now, session, is_of_stream, sink);
+    }
+
     /// Another number when sessions have joined groups or left them.
     #[inline]
     pub fn group_version(&self) -> u64 {

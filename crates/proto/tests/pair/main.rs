@@ -19,6 +19,7 @@ mod repeats;
 mod reports;
 mod sessions;
 mod shares;
+mod standstill;
 mod tailed;
 mod timeouts;
 mod transfer;

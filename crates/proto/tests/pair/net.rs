@@ -173,6 +173,7 @@ pub(crate) enum Seen {
     Answer(Tag, Vec<u8>),
     Failed(Tag, RequestError),
     Abandoned(RequestId),
+    Standstill(SessionId),
     Released(PeerId),
 }
 
@@ -377,6 +378,7 @@ impl Host {
                     Seen::Failed(tag, error)
                 }
                 Event::RequestAbandoned { id } => Seen::Abandoned(id),
+                Event::Standstill { session } => Seen::Standstill(session),
                 Event::PeerReleased { peer } => {
                     self.wire.close_peer(peer.0 as usize);
                     Seen::Released(peer)

@@ -78,7 +78,7 @@ impl Runtime {
                 if let Some(route) = route.filter(|route| route.from() == from) {
                     status = route.named_publicly(status);
                 }
-                if unsent_message(&mut status).is_some() {
+                if status.code() == Code::Unavailable && unsent_message(&mut status).is_some() {
                     // No server has it: the caller may make it elsewhere.
                     entry.link.refuse_draining(reply);
                     self.end_of_policies(&passed, method, Code::Cancelled);

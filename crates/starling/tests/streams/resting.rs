@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use starling::{
-    CallOptions, Channel, Code, ServerHandle, StreamReceiver, StreamSender, ThreadStats, block_on,
+    CallOptions, Channel, Code, ServerHandle, Status, StreamReceiver, StreamSender, ThreadStats,
+    block_on,
 };
 use starling_endpoint::EndpointConfig;
 use starling_test_protos::streams::{Number, StreamsClient};
@@ -212,6 +213,59 @@ fn a_channel_that_gets_no_more_sessions_has_as_many_streams_as_can_go_on() {
         exchange_all(&mut all);
         drop(all);
         end(server);
+    }
+}
+
+#[test]
+fn streams_whose_sessions_give_way_end_or_go_on() {
+    for address in any_addresses() {
+        for newcomers in 1..=3 {
+            let config = slots(8, |it| it.protocol.max_sessions = 12);
+            let server = serve(&address, config);
+            // The streams of each fill five sessions, and a sixth has the slot that stays free. It is used least.
+            let six = slots(8, |it| it.protocol.group_sessions = 6);
+            let clients = [(); 2].map(|()| client(&server, six.clone()));
+            let opened =
+                |it: &StreamsClient<Channel>| (0..40).filter_map(|_| open_one(it)).collect();
+            let mut all: [Vec<_>; 2] = clients.each_ref().map(opened);
+            assert_eq!(all.each_ref().map(Vec::len), [40, 40]);
+            let newcomers: Vec<_> = (0..newcomers)
+                .map(|_| client(&server, EndpointConfig::default()))
+                .collect();
+            let theirs: Vec<_> = newcomers.iter().map(open_one).collect();
+            assert!(theirs.iter().any(Option::is_some));
+            for all in &mut all {
+                let ends: Vec<Status> = all.iter_mut().filter_map(go_on).collect();
+                for end in ends {
+                    let code = end.code();
+                    let is_one = matches!(code, Code::Unavailable | Code::ResourceExhausted);
+                    assert!(is_one && end.may_have_run(), "{end}");
+                }
+                // The others not only once.
+                all.retain_mut(|echo| go_on(echo).is_none());
+                assert!(all.iter_mut().filter_map(go_on).count() == 0);
+            }
+            drop((all, theirs));
+            end(server);
+        }
+    }
+}
+
+fn open_one(client: &StreamsClient<Channel>) -> Option<Echo> {
+    let mut echo = open(client);
+    go_on(&mut echo).is_none().then_some(echo)
+}
+
+/// Sends a number and waits for it. Returns how the stream has ended, if it has.
+fn go_on((there, back): &mut Echo) -> Option<Status> {
+    let sent = there.send_wait(&number(7, 0));
+    let back = sent.and_then(|()| back.wait());
+    match back {
+        Ok(echo) => {
+            assert!(echo.is_some(), "its server goes on");
+            None
+        }
+        Err(end) => Some(end),
     }
 }
 

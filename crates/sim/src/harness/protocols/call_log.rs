@@ -351,6 +351,7 @@ fn error_text(error: RequestError) -> &'static str {
         RequestError::Rejected(_) => "call failed, rejected by the server: tag",
         RequestError::ResponseTooLarge => "call failed, response too large: tag",
         RequestError::NoMemory => "call failed, no memory: tag",
+        RequestError::NoSlot => "call failed, no slot: tag",
     }
 }
 

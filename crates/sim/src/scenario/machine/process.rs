@@ -194,7 +194,7 @@ impl Process {
                     }
                 }
                 // No host of a scenario shuts down.
-                Event::SessionDraining { .. } => {}
+                Event::SessionDraining { .. } | Event::Standstill { .. } => {}
                 Event::SessionEnded { session, .. } => {
                     if let Some(channel) = self.channel_of.remove(&session) {
                         channels[channel].session = None;

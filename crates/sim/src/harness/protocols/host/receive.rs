@@ -209,7 +209,7 @@ impl Host {
                     );
                 }
                 // Bare protocols do not shut down in a run.
-                Event::SessionDraining { .. } => {}
+                Event::SessionDraining { .. } | Event::Standstill { .. } => {}
                 Event::SessionEnded { session, error } => {
                     if log.bug_triggers(PlantedBug::SilentEnd) {
                         continue;
