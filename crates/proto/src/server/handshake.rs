@@ -110,7 +110,7 @@ impl Server {
             // Once a turn, at whose end places get free.
             let may_evict = !self.draining && self.evicted_at != now;
             self.evicted_at = now;
-            return match may_evict && self.make_session_room(shared, now, wants) {
+            return match may_evict && self.make_session_room(shared, wants) {
                 true => Ok(None),
                 false => Err(Refusal::SessionLimit { limit }),
             };
@@ -182,7 +182,7 @@ impl Server {
             self.drop_peer(shared, peer);
         }
         if self.sessions.is_full() || self.first_grant(shared, 1).is_none() {
-            self.make_session_room(shared, now, wants);
+            self.make_session_room(shared, wants);
         }
         let limit = shared.config.max_sessions as u32;
         if self.sessions.is_full() {

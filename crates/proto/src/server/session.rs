@@ -131,10 +131,11 @@ impl ServerSession {
         (count(Phase::Executing), count(Phase::Receiving))
     }
 
-    /// Whether a request arrives or is executed.
-    pub(crate) fn is_busy(&self) -> bool {
+    /// Requests that arrive or are executed.
+    pub(crate) fn busy(&self) -> usize {
         let busy = |slot: &Slot| matches!(slot.phase, Phase::Receiving | Phase::Executing);
-        (0..self.slots.count()).any(|index| self.slots.get(index).is_some_and(busy))
+        let is_busy = |index: &usize| self.slots.get(*index).is_some_and(busy);
+        (0..self.slots.count()).filter(is_busy).count()
     }
 
     /// Whether each slot was used since then: its client has no other for requests that wait there.

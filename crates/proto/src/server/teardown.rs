@@ -58,31 +58,27 @@ impl Server {
     }
 
     /// Ends a session of a client that has many, for one that then still has no more than half as many. Of a
-    /// few that were opened first, the one that was used least recently ends. Its client learns that when it
-    /// uses the session again. `false`: nobody has many.
-    pub(super) fn make_session_room(
-        &mut self,
-        shared: &mut Shared,
-        now: u64,
-        wants: Holder,
-    ) -> bool {
-        let mut least: Option<(u64, SessionId)> = None;
-        for _ in 0..SESSIONS_COMPARED {
+    /// few that were opened first, the one with the fewest requests ends: of those without, the one that was used
+    /// least recently, and of others the one that was opened last, for a client's first one has others joined to it.
+    /// Its client learns that when it uses the session again. `false`: nobody has many.
+    pub(super) fn make_session_room(&mut self, shared: &mut Shared, wants: Holder) -> bool {
+        let mut least: Option<(usize, u64, SessionId)> = None;
+        for place in 0..SESSIONS_COMPARED as u64 {
             let Some((holding, oldest)) = shared.served.gives_way_to(Some(wants), 1) else {
                 break;
             };
             shared.served.renew(holding);
             let session = self.sessions.get(oldest.what);
             let session = session.expect("a session goes with its holding");
-            let used_at = match session.is_busy() {
-                true => now,
-                false => session.active_at,
+            let (requests, order) = match session.busy() {
+                0 => (0, session.active_at),
+                requests => (requests, u64::MAX - place),
             };
-            if least.is_none_or(|(before, _)| used_at < before) {
-                least = Some((used_at, oldest.what));
+            if least.is_none_or(|(most, before, _)| (requests, order) < (most, before)) {
+                least = Some((requests, order, oldest.what));
             }
         }
-        let Some((_, id)) = least else {
+        let Some((.., id)) = least else {
             return false;
         };
         shared.stats.sessions_evicted += 1;

@@ -31,6 +31,37 @@ fn evicted(net: &Net) -> u64 {
     net.hosts[1].protocol.stats().sessions_evicted
 }
 
+/// A client's first session has others joined to it, which would end with it.
+#[test]
+fn the_session_with_the_fewest_requests_gives_way_and_not_the_first_one() {
+    for (of_each, expected) in [([2, 2, 2, 2], 3), ([2, 2, 1, 2], 2), ([2, 0, 0, 2], 1)] {
+        let mut net = Net::new([Config::default(), server_with(4), Config::default()]);
+        net.hosts[1].echo = false;
+        let sessions = open(&mut net, 0, 4);
+        for (session, requests) in sessions.iter().zip(of_each) {
+            for tag in 0..requests {
+                net.request(0, *session, tag, b"stays");
+            }
+            net.run_ms(1);
+        }
+        assert_eq!(open(&mut net, 2, 1).len(), 1);
+        // A client learns that a session has ended when it uses it.
+        for (session, requests) in sessions.iter().zip(of_each) {
+            if requests == 0 {
+                net.request(0, *session, 9, b"again");
+            }
+        }
+        net.run_ms(1000);
+        let has_ended = |session: &SessionId| {
+            let is_it = |seen: &Seen| matches!(seen, Seen::Ended(ended, _) if ended == session);
+            net.hosts[0].seen.iter().any(is_it)
+        };
+        let ended: Vec<bool> = sessions.iter().map(has_ended).collect();
+        let which = ended.iter().position(|ended| *ended);
+        assert_eq!((which, evicted(&net)), (Some(expected), 1), "{ended:?}");
+    }
+}
+
 /// A client may have all sessions while nobody else wants one.
 #[test]
 fn the_client_with_most_sessions_gives_way_to_others() {
