@@ -112,6 +112,8 @@ where
     F: Future<Output = Result<T, Status>>,
 {
     /// Is over when so many calls have succeeded; the others are cancelled or not made. At least 1.
+    ///
+    /// If there are not as many clients, no call is made, and [`Answers::successes`] is INVALID_ARGUMENT.
     pub fn enough(mut self, successes: usize) -> Self {
         self.enough = Some(successes.max(1));
         self
@@ -197,6 +199,7 @@ where
     fn is_over(&self) -> bool {
         let failures = self.answers.failed().count();
         self.answers.is_enough()
+            || !self.answers.may_be_enough()
             || failures > self.call.tolerated
             || (self.open.is_empty() && self.answers.called == self.call.targets.len())
     }
@@ -248,6 +251,10 @@ where
                         let target = this.open.swap_remove(at).target;
                         this.answers.answers[target].1 = Some(result);
                         has_ended = true;
+                        // What ends together with the last one that was wanted is one too many.
+                        if this.is_over() {
+                            break;
+                        }
                     }
                 }
             }
@@ -305,6 +312,11 @@ impl<T> Answers<T> {
         self.succeeded().count() >= self.enough
     }
 
+    /// Whether there are as many servers as are wanted to succeed.
+    fn may_be_enough(&self) -> bool {
+        self.enough <= self.answers.len()
+    }
+
     /// The servers whose calls succeeded, with their responses.
     pub fn succeeded(&self) -> impl Iterator<Item = (&str, &T)> {
         let answers = self.answers.iter();
@@ -332,7 +344,8 @@ impl<T> Answers<T> {
     ///
     /// # Errors
     /// If they are not: how many calls failed, and why. The code is theirs if all failed with one code, else
-    /// UNKNOWN. UNAVAILABLE if there is no server.
+    /// UNKNOWN. If no call was made: UNAVAILABLE if there is no server, INVALID_ARGUMENT if there are fewer than
+    /// [`FannedCall::enough`] wants.
     pub fn successes(self) -> Result<Vec<T>, Status> {
         if !self.is_enough() {
             return Err(self.failure());
@@ -353,6 +366,14 @@ impl<T> Answers<T> {
         if self.answers.is_empty() {
             let text = "there is no server to call: a channel that is new or idle has none yet, `ready` finds them";
             return Status::unavailable(text).with_not_run();
+        }
+        if !self.may_be_enough() {
+            let text = format!(
+                "{} calls are wanted to succeed, and there are {} servers: no call was made",
+                self.enough,
+                self.answers.len()
+            );
+            return Status::invalid_argument(text).with_not_run();
         }
         let mut codes = self.failed().map(|(_, status)| status.code());
         let code = codes

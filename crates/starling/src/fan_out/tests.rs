@@ -122,6 +122,34 @@ fn when_enough_have_succeeded_the_others_are_cancelled() {
 }
 
 #[test]
+fn those_that_succeed_together_are_not_more_than_enough() {
+    let (servers, fan_out) = servers(4);
+    let mut call = fan_out.call(Server::call).enough(2).into_future();
+    assert!(poll(&mut call).is_pending());
+    servers.iter().for_each(|server| server.end(Ok(1)));
+    let Poll::Ready(answers) = poll(&mut call) else {
+        panic!("four have succeeded");
+    };
+    assert_eq!(dropped(&servers), [1, 1, 1, 1]);
+    assert_eq!(answers.successes(), Ok(vec![1, 1]));
+}
+
+#[test]
+fn more_than_there_are_servers_are_refused_before_any_call() {
+    let (servers, fan_out) = servers(3);
+    let mut call = fan_out.call(Server::call).enough(9).into_future();
+    let Poll::Ready(answers) = poll(&mut call) else {
+        panic!("nine of three never succeed");
+    };
+    assert_eq!(calls(&servers), [0, 0, 0]);
+    let status = answers.successes().expect_err("three are not nine");
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(!status.may_have_run());
+    let text = "9 calls are wanted to succeed, and there are 3 servers: no call was made";
+    assert_eq!(status.message(), text);
+}
+
+#[test]
 fn one_after_the_other_is_called_until_one_succeeds() {
     let (servers, fan_out) = servers(3);
     let mut call = fan_out
