@@ -59,9 +59,9 @@ pub struct MethodConfig {
     pub timeout: Option<Duration>,
     /// Whether calls wait while no backend can be reached, unless the caller says otherwise.
     pub wait_for_ready: Option<bool>,
-    /// The most bytes of a request's message.
+    /// The most bytes of a request's message. One that the caller sets counts if it is lower.
     pub max_request_bytes: Option<u32>,
-    /// The most bytes of a response's message.
+    /// The most bytes of a response's message. One that the caller sets counts if it is lower.
     pub max_response_bytes: Option<u32>,
     /// How often a call is made.
     pub attempts: Attempts,

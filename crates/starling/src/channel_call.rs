@@ -68,6 +68,15 @@ impl Shared {
         }
     }
 
+    /// What is done with the messages of a call with such options, with whose bounds they are.
+    pub(crate) fn with_bounds(&self, path: &str, coding: Option<CallCoding>) -> Option<CallCoding> {
+        let (mut coding, policy) = (coding?, self.policy.as_ref());
+        if let Some(policy) = policy {
+            policy.note_bounds(path, &mut coding);
+        }
+        Some(coding)
+    }
+
     /// The state of a channel like this one over another transport.
     pub(crate) fn with_transport(&self, address: String, transport: Box<dyn Transport>) -> Self {
         Self {
@@ -247,6 +256,7 @@ impl RawCall {
         mut call: OutgoingCall,
         coding: Option<CallCoding>,
     ) -> Self {
+        let coding = shared.with_bounds(call.message.path.as_str(), coding);
         let has_attempts = (shared.policy.as_ref()).is_some_and(|it| it.makes_several(&call));
         if interceptors.is_empty() && coding.is_none() && !has_attempts {
             return Self::by_policy(shared, call, Bound::at_client(None));

@@ -41,6 +41,8 @@ pub(crate) struct Bound {
     most: usize,
     /// Of those that were compressed.
     when_unpacked: usize,
+    /// A channel's service config has set it, so a higher one of the caller does not count. For error texts.
+    is_of_config: bool,
 }
 
 impl Bound {
@@ -56,6 +58,7 @@ impl Bound {
         Self {
             most: bytes.unwrap_or(usize::MAX),
             when_unpacked: bytes.unwrap_or(when_unpacked),
+            is_of_config: false,
         }
     }
 

@@ -53,9 +53,9 @@ pub struct MessageOptions {
     /// [`MethodOptions::compression`]: crate::MethodOptions::compression
     pub accept_compressed: Option<bool>,
     /// The most bytes of a request, or of a message of a stream to the server. A longer one is not sent, and
-    /// the call ends with RESOURCE_EXHAUSTED.
+    /// the call ends with RESOURCE_EXHAUSTED. That of a [service config](crate::ServiceConfig) counts if it is lower.
     pub max_request_bytes: Option<usize>,
-    /// The same for responses, and messages of a stream from the server. If unset, one that was compressed has
+    /// The same for responses, and messages of a stream from the server. If neither is set, one that was compressed has
     /// 64 MiB at most.
     pub max_response_bytes: Option<usize>,
 }

@@ -23,6 +23,7 @@ use starling_balance::{Attempts, MethodConfig, ServiceConfig, Throttle};
 use starling_message::MethodDescriptor;
 
 use crate::channel_call::{RawCall, Shared};
+use crate::coding::CallCoding;
 use crate::interceptor::BoxFuture;
 use crate::options::CallOptions;
 use crate::plane::{CallResult, Operation, OutgoingCall};
@@ -84,6 +85,13 @@ impl CallPolicy {
             bound(&mut messages.max_response_bytes, method.max_response_bytes);
         }
         options
+    }
+
+    /// Notes which bounds on a call's messages, after [`CallPolicy::apply`], are those of the config.
+    pub(crate) fn note_bounds(&self, path: &str, coding: &mut CallCoding) {
+        if let Some(method) = self.of_method(path) {
+            coding.note_config(method.max_request_bytes, method.max_response_bytes);
+        }
     }
 
     /// Makes a call as often as it is to be made. The error: it is made once, and nothing is to be done for it.

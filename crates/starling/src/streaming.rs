@@ -205,7 +205,10 @@ pub(crate) fn client_end(
     options: CallOptions,
     deadline: Option<Instant>,
 ) -> Arc<dyn StreamEnd> {
-    let coding = options.messages.as_deref().map(CallCoding::of);
+    let mut coding = options.messages.as_deref().map(CallCoding::of);
+    if let Route::Channel(shared, _) = &route {
+        coding = shared.with_bounds(method.path, coding);
+    }
     let end = ClientEnd::new(route, method, options, deadline, coding);
     coded_at_client(end, coding.as_ref())
 }

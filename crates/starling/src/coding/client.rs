@@ -8,6 +8,9 @@ use crate::compression::Compression;
 use crate::options::MessageOptions;
 use crate::plane::CallResult;
 
+/// Whose bound it is, in error texts.
+const BY_CONFIG: &str = "this client, by its channel's service config,";
+
 /// What a call's options say of its messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallCoding {
@@ -36,6 +39,14 @@ impl CallCoding {
             request: Bound::at_client(*max_request_bytes),
             response: Bound::at_client(*max_response_bytes),
         }
+    }
+
+    /// Notes which bounds are those of a channel's service config, which has these.
+    pub(crate) fn note_config(&mut self, request: Option<u32>, response: Option<u32>) {
+        let is =
+            |bound: Bound, bytes: Option<u32>| bytes.is_some_and(|it| it as usize == bound.most);
+        self.request.is_of_config = is(self.request, request);
+        self.response.is_of_config = is(self.response, response);
     }
 
     /// What a request of a stream says.
@@ -110,21 +121,31 @@ impl CallCoding {
 }
 
 #[cold]
-pub(super) fn too_long_to_send(len: usize, Bound { most, .. }: Bound) -> Status {
+pub(super) fn too_long_to_send(len: usize, bound: Bound) -> Status {
+    let most = bound.most;
+    let (whose, raise) = match bound.is_of_config {
+        false => ("this client", "CallOptions::max_request_bytes"),
+        true => (BY_CONFIG, "maxRequestMessageBytes there"),
+    };
     Status::resource_exhausted(format!(
-        "the request has {len} bytes, and this client sends {most} at most: send less, or raise \
-         CallOptions::max_request_bytes; the request was not sent"
+        "the request has {len} bytes, and {whose} sends {most} at most: send less, or raise {raise}; the request \
+         was not sent"
     ))
     .with_not_run()
 }
 
 #[cold]
-pub(super) fn refused_by_client(refused: Refused, what: &str) -> Status {
+pub(super) fn refused_by_client(refused: Refused, bound: Bound, what: &str) -> Status {
     match refused {
-        Refused::TooLong { len, most } => Status::resource_exhausted(format!(
-            "{what} has {len} bytes, and this client takes {most} at most: ask for less, or raise \
-             CallOptions::max_response_bytes"
-        )),
+        Refused::TooLong { len, most } => {
+            let (whose, raise) = match bound.is_of_config {
+                false => ("this client", "CallOptions::max_response_bytes"),
+                true => (BY_CONFIG, "maxResponseMessageBytes there"),
+            };
+            Status::resource_exhausted(format!(
+                "{what} has {len} bytes, and {whose} takes {most} at most: ask for less, or raise {raise}"
+            ))
+        }
         Refused::Unknown { number } => Status::internal(format!(
             "the server compressed {what} by {}, which this client does not have and did not ask for: the \
              server has a bug",
@@ -146,7 +167,7 @@ pub(crate) fn open_response(result: CallResult, bound: Bound) -> CallResult {
 }
 
 fn open(message: OwnedMessage, encoding: Encoding, bound: Bound) -> Result<OwnedMessage, Status> {
-    let refused = |refused| refused_by_client(refused, "the response");
+    let refused = |refused| refused_by_client(refused, bound, "the response");
     let Some(body) = message.form().1.compressed else {
         let len = message.body().len();
         return match bound.allows(len) {

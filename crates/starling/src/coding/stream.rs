@@ -144,7 +144,7 @@ impl CodedEnd {
     #[cold]
     fn refuse(&self, refused: Refused) -> Status {
         let status = match &self.side {
-            Side::Client => refused_by_client(refused, "a message of the stream"),
+            Side::Client => refused_by_client(refused, self.incoming, "a message of the stream"),
             Side::Server(coding) => coding.refused(refused).with_run(),
         };
         self.fail(status.clone());

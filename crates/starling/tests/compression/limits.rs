@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use starling::{
     CallOptions, Caller, Channel, Code, Compression, Endpoint, MethodOptions, Response, Server,
-    ServerHandle, Status, block_on,
+    ServerHandle, ServiceConfig, Status, block_on,
 };
 use starling_test_protos::test::{Payload, TestClient};
 
@@ -99,6 +99,49 @@ fn each_bound_has_a_status_that_says_whose_it_is() {
     );
     let says = "CallOptions::max_response_bytes";
     fails(&server, &client.max_response_bytes(MOST), says, true);
+}
+
+#[test]
+fn a_bound_of_a_service_config_is_said_to_be_that_unless_the_callers_is_lower() {
+    const LEN: usize = 5_000;
+    let (server, _gate) = start("mem://limits-config", MethodOptions::default());
+    let status = |of_config: &str, options: CallOptions| {
+        let config = format!(r#"{{"methodConfig": [{{"name": [{{}}], {of_config}}}]}}"#);
+        let config = ServiceConfig::from_json(&config).expect("a config");
+        let channel = Channel::builder(server.address()).service_config(config);
+        let client = TestClient::new(channel.lazy().expect("a channel")).with_options(options);
+        let echo = client.echo(&payload(&text(LEN))).wait();
+        echo.expect_err("it is too long").message().to_owned()
+    };
+    let (request, response) = (
+        r#""maxRequestMessageBytes": 1000"#,
+        r#""maxResponseMessageBytes": 1000"#,
+    );
+    let whose = "this client, by its channel's service config,";
+    let higher = CallOptions::default()
+        .max_request_bytes(1_000_000)
+        .max_response_bytes(1_000_000);
+    for options in [
+        CallOptions::default(),
+        CallOptions::default().compression(Compression::lz4()),
+        higher,
+    ] {
+        let text = status(request, options.clone());
+        let remedy = "send less, or raise maxRequestMessageBytes there; the request was not sent";
+        let says = format!("{whose} sends 1000 at most: {remedy}");
+        assert!(text.ends_with(&says), "{text}");
+        let text = status(response, options);
+        let remedy = "ask for less, or raise maxResponseMessageBytes there";
+        let says = format!("{whose} takes 1000 at most: {remedy}");
+        assert!(text.ends_with(&says), "{text}");
+    }
+    let text = status(request, CallOptions::default().max_request_bytes(900));
+    let says = "this client sends 900 at most: send less, or raise CallOptions::max_request_bytes";
+    assert!(text.contains(says), "{text}");
+    let text = status(response, CallOptions::default().max_response_bytes(900));
+    let says =
+        "this client takes 900 at most: ask for less, or raise CallOptions::max_response_bytes";
+    assert!(text.ends_with(says), "{text}");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use starling::{
-    CallOptions, Caller, Channel, Code, Compression, Endpoint, MethodOptions, ServerHandle, Status,
-    block_on,
+    CallOptions, Caller, Channel, Code, Compression, Endpoint, MethodConfig, MethodOptions,
+    ServerHandle, ServiceConfig, Status, block_on,
 };
 use starling_endpoint::header::STREAM_RESPONSE_LEN;
 use starling_endpoint::{StreamFlags, StreamPosition};
@@ -110,31 +110,49 @@ fn packed_messages_of_a_stream_are_few_bytes() {
 #[test]
 fn a_message_beyond_a_bound_ends_the_stream_with_a_status_that_says_whose_it_is() {
     const MOST: usize = 10_000;
-    let none = CallOptions::default();
-    let (free, client) = (MethodOptions::default(), &none);
+    let client = CallOptions::default;
+    let (free, config) = (MethodOptions::default, MethodConfig::new);
+    let (few, many) = (MOST as u32, u32::MAX);
     let cases = [
         (
-            free.clone().max_request_bytes(MOST),
-            client.clone(),
+            free().max_request_bytes(MOST),
+            client(),
+            config(),
             "MethodOptions::max_request_bytes",
         ),
         (
-            free.clone().max_response_bytes(MOST),
-            client.clone(),
+            free().max_response_bytes(MOST),
+            client(),
+            config(),
             "MethodOptions::max_response_bytes",
         ),
         (
-            free.clone(),
-            client.clone().max_request_bytes(MOST),
+            free(),
+            client().max_request_bytes(MOST),
+            config().max_bytes(many, many),
             "CallOptions::max_request_bytes",
         ),
         (
-            free,
-            client.clone().max_response_bytes(MOST),
+            free(),
+            client().max_response_bytes(MOST),
+            config().max_bytes(many, many),
             "CallOptions::max_response_bytes",
         ),
+        (
+            free(),
+            client(),
+            config().max_bytes(few, many),
+            "service config, sends 10000 at most: send less, or raise maxRequestMessageBytes there",
+        ),
+        (
+            free(),
+            client(),
+            config().max_bytes(many, few),
+            "service config, takes 10000 at most: ask for less, or raise maxResponseMessageBytes there",
+        ),
     ];
-    for (index, (at_server, at_client, says)) in cases.into_iter().enumerate() {
+    for (index, (at_server, at_client, config, says)) in cases.into_iter().enumerate() {
+        let config = ServiceConfig::new().method("", config);
         for compression in [None, Some(Compression::lz4())] {
             let mut at_server = at_server.clone();
             at_server.compression = compression;
@@ -146,7 +164,8 @@ fn a_message_beyond_a_bound_ends_the_stream_with_a_status_that_says_whose_it_is(
             let (builder, counts) = builder(&address);
             let server = builder.method_options("streams.Streams/Echo", at_server);
             let server = server.build().expect("a server").spawn().expect("threads");
-            let channel = Channel::lazy(server.address()).expect("a channel");
+            let channel = Channel::builder(server.address()).service_config(config.clone());
+            let channel = channel.lazy().expect("a channel");
             let client = StreamsClient::new(channel).with_options(at_client);
             let (mut there, mut back) = client.echo();
             there.send_wait(&number(1, 100)).expect("a short one");
