@@ -337,7 +337,7 @@ impl<R> Core<R> {
                 Status::deadline_exceeded(if may_have_run {
                     format!("{peer} did not answer in time; the call may have run")
                 } else {
-                    format!("the call to {peer} could not be sent in time; it did not run")
+                    format!("the request to {peer} could not be sent in time; it did not run")
                 })
             };
             if self.abort(tx, id, status) {

@@ -421,8 +421,7 @@ impl ClientStream {
             }),
             // All of the stream's messages may be here but for this one, which has nothing then.
             Err(_) if self.incoming.is_complete() => Ok(false),
-            // This call may not have run, but the stream's handler has.
-            Err(status) if self.is_known => Err(status.with_run()),
+            Err(status) if self.is_known => Err(of_later_request(status)),
             Err(status) => Err(status),
         };
         let is_cut = self.outstanding == 0 && !self.incoming.is_complete();
@@ -500,4 +499,17 @@ impl ClientStream {
         }
         self.outgoing.clear();
     }
+}
+
+/// How a stream ends by a request after its first: that may not have run, but the stream's handler has.
+#[cold]
+fn of_later_request(status: Status) -> Status {
+    if status.may_have_run() {
+        return status.with_run();
+    }
+    let text = format!(
+        "the stream has begun, and a later request of it failed: {}",
+        status.message()
+    );
+    status.with_run().with_message(text)
 }

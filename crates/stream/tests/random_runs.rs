@@ -463,7 +463,7 @@ fn a_stream_that_never_left_needs_no_cancellation() {
 
 #[test]
 fn a_later_call_that_did_not_run_does_not_say_that_the_stream_did_not() {
-    let not_run = || Err(Status::unavailable("not sent").with_not_run());
+    let not_run = || Err(Status::unavailable("not sent; it did not run").with_not_run());
     let mut client = ClientStream::new(ID, 1000, ROOM, true);
     client.poll_request().unwrap();
     client.handle_response(not_run());
@@ -471,6 +471,7 @@ fn a_later_call_that_did_not_run_does_not_say_that_the_stream_did_not() {
         panic!("the stream goes on");
     };
     assert!(!first.may_have_run());
+    assert_eq!(first.message(), "not sent; it did not run");
 
     let mut client = ClientStream::new(ID, 1000, ROOM, true);
     client.poll_request().unwrap();
@@ -488,6 +489,9 @@ fn a_later_call_that_did_not_run_does_not_say_that_the_stream_did_not() {
         panic!("the stream goes on");
     };
     assert!(later.may_have_run());
+    // Its text does not say so either.
+    let text = "the stream has begun, and a later request of it failed: not sent; it did not run";
+    assert_eq!(later.message(), text);
 }
 
 #[test]
