@@ -31,8 +31,8 @@ pub(crate) struct Arguments {
     /// with commas between them, the first one that can be reached.
     #[arg(value_name = "ADDRESS[,ADDRESS]")]
     addresses: String,
-    /// The method to call: pkg.Service/Method. Given pkg.Service, prints the service's methods; without
-    /// this argument, prints the server's services.
+    /// The method to call: pkg.Service/Method, without streams. Given pkg.Service, prints the service's
+    /// methods; without this argument, prints the server's services.
     method: Option<String>,
     /// The request: JSON, `-` for standard input, `@FILE` for a file's content.
     #[arg(value_name = "JSON|-|@FILE", default_value = "{}")]
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
 const HELP: &str = "\
 The server describes its services itself (reflection): no .proto file is needed. Requests and
 responses are JSON as protobuf maps it: field names as in the .proto file or in lowerCamelCase,
-bytes in base64, 64-bit integers in quotes.
+bytes in base64, 64-bit integers in quotes. Streaming methods cannot be called.
 
 Exit status:
   0     the call succeeded; the response is on standard output

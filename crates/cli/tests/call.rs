@@ -129,6 +129,12 @@ fn the_exit_status_and_the_error_text_of_a_failed_call_name_the_fault() {
             "UNIMPLEMENTED: the server has no service kv.Kw; it has kv.Kv, ",
         ),
         (vec!["kv.Kw"], 76, "it has kv.Kv, "),
+        // Streams, which the command does not have.
+        (
+            vec!["/grpc.health.v1.Health/Watch"],
+            76,
+            "UNIMPLEMENTED: grpc.health.v1.Health/Watch is a streaming method",
+        ),
         // Faults in the command line.
         (
             vec![get, r#"{"key": 3}"#],

@@ -21,15 +21,13 @@ impl DynamicMethod {
     /// # Errors
     /// UNIMPLEMENTED if it is a streaming method.
     pub fn new(descriptor: MethodDescriptor) -> Result<Self, Status> {
+        let service = descriptor.parent_service();
+        let name = format!("{}/{}", service.full_name(), descriptor.name());
         if descriptor.is_client_streaming() || descriptor.is_server_streaming() {
-            let text = format!(
-                "{} is a streaming method, which this version cannot call",
-                descriptor.full_name()
-            );
+            let text = format!("{name} is a streaming method, which this version cannot call");
             return Err(Status::unimplemented(text).with_not_run());
         }
-        let service = descriptor.parent_service();
-        let path = format!("/{}/{}", service.full_name(), descriptor.name()).into();
+        let path = format!("/{name}").into();
         Ok(Self { descriptor, path })
     }
 
