@@ -38,6 +38,11 @@ impl Failure {
 
 /// When a call that failed is made again. Only for methods that may run more than once: an attempt that
 /// failed may have run.
+///
+/// A stream that fails begins again only if its server has answered nothing of it. Until then its client sends one
+/// request: a message and then the end are two. A server answers the first one at once if more may follow. So a
+/// stream of responses begins again until its first response; a stream of requests, mostly, only if the server could
+/// not take it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryPolicy {
     max_attempts: u32,

@@ -128,7 +128,9 @@ impl Status {
         self
     }
 
-    /// Whether the call may have had an effect on the server. If not, it may be made again.
+    /// Whether the call may have had an effect on the server. False is certain: no handler ran, and the call may be
+    /// made again. True: a request had left, or may have. A call with a timeout of 0, or one that an interceptor
+    /// refuses after it has begun it, may say so though no handler ran.
     pub fn may_have_run(&self) -> bool {
         !self.not_run
     }

@@ -184,7 +184,7 @@ impl Channel {
         .collect()
     }
 
-    /// Calls that are not over.
+    /// Calls that are not over. Streams do not count.
     pub fn calls_outstanding(&self) -> usize {
         self.here().unwrap_or(&self.shared).permits.taken()
     }

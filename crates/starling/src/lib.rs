@@ -271,7 +271,7 @@
 //! | which one gets a call | [`LoadBalancing`]: `round_robin`, `least_request`, `weighted_round_robin` by the servers' [`LoadReport`]s, `ring_hash` by metadata, `pick_first`; of all or of a subset |
 //! | which ones get none | those that cannot be reached, say that they are not serving ([`health`]), shut down, or fail more than the others ([`OutlierDetection`]) |
 //! | what is made again without being asked | a call that did not run, whatever its method: at another server, at most 16 |
-//! | what is made again if the method's policy says so | a call that failed ([`RetryPolicy`]), or takes long ([`HedgingPolicy`]); a stream before its first response, by retries only |
+//! | what is made again if the method's policy says so | a call that failed ([`RetryPolicy`]), or takes long ([`HedgingPolicy`]); a stream while its server has answered nothing, by retries only: streams of requests mostly not, see [`RetryPolicy`] |
 //! | policies for each method | [`ServiceConfig`], also as gRPC's JSON: a field that cannot be honoured is an error that names it |
 //! | connections | [`ChannelBuilder::max_connection_age`], [`ChannelBuilder::idle_timeout`] |
 //! | a call to all or some servers | [`FanOut`] |
@@ -368,6 +368,7 @@
 //! | encryption and authentication | trusted networks only; a token in metadata |
 //! | gRPC, policies in the managed service | a server of your own beside it; interceptors |
 //! | `proto2` and editions | `syntax = "proto3"` |
+//! | calls of streaming methods without generated code: by `starling call`, `starling-dynamic`, [`Channel::call_protobuf`] | generated code |
 //!
 //! # Stats
 //!

@@ -23,7 +23,8 @@
 //! - The layers are put together once, and each call gets a clone of that service, as axum does it. So what all
 //!   calls share has to be shared by clones: `concurrency_limit` is, `rate_limit` needs a `buffer` before it.
 //! - A layer that waits by tokio's timers (`timeout`, `buffer`) works where a tokio runtime is: in the tasks that
-//!   await calls; at a server with [`nested_executor`].
+//!   await calls; at a server with [`nested_executor`]. It does not work there around a worker handler without
+//!   streams, whose layers run in the worker's thread.
 //! - A stream is one call, which lasts as long as it.
 //! - A service's error becomes a status: a [`Status`] in it or in its sources is that; a timeout is
 //!   DEADLINE_EXCEEDED, a load that is shed RESOURCE_EXHAUSTED; anything else is UNKNOWN with its text.

@@ -87,7 +87,8 @@ impl ChannelBuilder {
     }
 
     /// The most calls outstanding at once. The default is 4096, the least is 1. Further calls wait in
-    /// their futures.
+    /// their futures. Streams do not count: the server bounds them, by the sessions that it gives a client
+    /// ([`ProtocolConfig::max_sessions_per_client`](crate::ProtocolConfig::max_sessions_per_client)).
     pub fn capacity(mut self, calls: usize) -> Self {
         self.capacity = calls.max(1);
         self
@@ -144,7 +145,7 @@ impl ChannelBuilder {
 
     /// Takes the time from a clock that a test moves by hand: for deadlines, timeouts, keepalive, and pauses
     /// between attempts to connect and between retries. Gives the channel its own endpoint. A channel to several
-    /// servers goes by the machine's time only.
+    /// servers goes by the machine's time only, and cannot be made with a clock.
     pub fn clock(self, clock: &TestClock) -> Self {
         self.time(&clock.time())
     }

@@ -4,8 +4,9 @@
 //! there is none but a failure, a stream is begun again with that request, under another id. What is kept is one
 //! request, whatever the stream sends later.
 //!
-//! A server answers the first request at once if its client sends on. So it is streams of responses that begin
-//! again after a failure of their handler; streams of requests do so only if the server could not take them.
+//! A server answers the first request at once if its client sends on: a message and then the end are two requests. So
+//! it is streams of responses that begin again after a failure of their handler; streams of requests, mostly, do so
+//! only if the server could not take them.
 
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};

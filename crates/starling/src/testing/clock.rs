@@ -18,7 +18,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_millis(50);
 /// Time that stands still until a test moves it: for deadlines, timeouts, keepalive, pauses between
 /// attempts to connect, and sleeps of handlers ([`NestedContext::sleep`](crate::NestedContext::sleep)).
 /// Clones are the same clock. Servers, channels and endpoints take it by the `clock` method of their
-/// builders, and one test gives it to both ends.
+/// builders, and one test gives it to both ends. A channel to several servers cannot have one.
 ///
 /// ```
 /// # use starling_test_protos::hello::*;

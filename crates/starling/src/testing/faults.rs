@@ -49,9 +49,8 @@ impl Fault {
         Self::of(Kind::Delay { least, most })
     }
 
-    /// The call ends with this status, and does not run: `Fault::abort(Status::unavailable("a test"))`. Of a
-    /// stream that ends so at a server, [`Status::may_have_run`](crate::Status::may_have_run) is true all the
-    /// same: servers do not say it of streams.
+    /// The call ends with this status, and does not run: `Fault::abort(Status::unavailable("a test"))`. Its
+    /// [`Status::may_have_run`](crate::Status::may_have_run) is false, also of a stream and at a server.
     pub fn abort(status: Status) -> Self {
         Self::of(Kind::Abort(status))
     }
