@@ -54,8 +54,8 @@ pub enum DecompressError {
 }
 
 /// Compresses `input` and appends the result to `out`, if it is shorter than `input`. False, with `out` as it
-/// was, if it is not, or if the program was built without the algorithm. `level` is the algorithm's own; None
-/// is its default.
+/// was, if it is not, or if the program was built without the algorithm. `level` is the algorithm's own, or the
+/// nearest one that it has; None is its default.
 pub fn compress(algorithm: Algorithm, level: Option<i32>, input: &[u8], out: &mut Vec<u8>) -> bool {
     let before = out.len();
     // One byte less than the input has: what does not fit is not worth it.

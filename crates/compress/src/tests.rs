@@ -53,6 +53,23 @@ fn messages_of_all_sizes_come_back_behind_what_is_there() {
 }
 
 #[test]
+fn a_level_that_an_algorithm_does_not_have_is_the_nearest_one() {
+    for (algorithm, least, most) in [(Algorithm::Gzip, 1, 9), (Algorithm::Zstd, -7, 22)] {
+        if !algorithm.is_available() {
+            continue;
+        }
+        let packed = |level| {
+            let mut packed = Vec::new();
+            assert!(compress(algorithm, Some(level), &text(10_000), &mut packed));
+            packed
+        };
+        assert!(packed(least) == packed(-99), "{algorithm:?}");
+        assert!(packed(most) == packed(99), "{algorithm:?}");
+        assert!(packed(least) != packed(most), "{algorithm:?}");
+    }
+}
+
+#[test]
 fn what_does_not_get_shorter_is_left() {
     for algorithm in available() {
         for input in [Vec::new(), b"x".to_vec(), noise(10), noise(100_000)] {

@@ -11,7 +11,8 @@ thread_local! {
 
 /// False if the result has more than `most` bytes.
 pub(crate) fn compress(level: Option<i32>, input: &[u8], most: usize, out: &mut Vec<u8>) -> bool {
-    let level = level.unwrap_or(zstd::DEFAULT_COMPRESSION_LEVEL);
+    // Below these it has levels down to -131072, which hardly compress.
+    let level = level.map_or(zstd::DEFAULT_COMPRESSION_LEVEL, |level| level.clamp(-7, 22));
     ENCODER.with_borrow_mut(|kept| {
         if kept.is_none() {
             *kept = Compressor::new(level).ok();

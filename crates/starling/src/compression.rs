@@ -63,7 +63,8 @@ impl Compression {
         Some(Self::by(Some(named)))
     }
 
-    /// The algorithm's own level: 1 to 9 of gzip, -7 to 22 of zstd, none of lz4. Higher ones are slower.
+    /// The algorithm's own level: 1 to 9 of gzip, -7 to 22 of zstd, none of lz4. Higher ones are slower. Others count
+    /// as the nearest of these.
     #[must_use]
     pub const fn level(self, level: i32) -> Self {
         Self {
