@@ -11,6 +11,9 @@ type Result<T> = std::result::Result<T, ServiceConfigError>;
 /// The most places of a ring that gRPC lets a config ask for.
 const MAX_RING: u64 = 8 << 20;
 
+/// Names that an error quotes.
+const QUOTED: usize = 3;
+
 /// The policies that are known, as a config names them.
 const KNOWN: &str = "pick_first, round_robin, least_request_experimental, weighted_round_robin, \
                      ring_hash_experimental, outlier_detection_experimental and \
@@ -18,7 +21,7 @@ const KNOWN: &str = "pick_first, round_robin, least_request_experimental, weight
 
 /// The older field, which has a name only. `None`: it says nothing.
 pub(super) fn parse_name(field: Field) -> Result<Option<LoadBalancing>> {
-    let unknown = field.wrong("is neither ROUND_ROBIN nor PICK_FIRST: use loadBalancingConfig");
+    let unknown = field.is_not("ROUND_ROBIN or PICK_FIRST: use loadBalancingConfig");
     let name = field.into_string()?;
     match name.to_ascii_lowercase().as_str() {
         "unspecified" | "" => Ok(None),
@@ -30,15 +33,21 @@ pub(super) fn parse_name(field: Field) -> Result<Option<LoadBalancing>> {
 
 /// The first policy that is known.
 pub(super) fn parse(list: Field) -> Result<LoadBalancing> {
-    let none = list.wrong(format!(
-        "has no policy that this version knows: it knows {KNOWN}"
-    ));
+    let mut none = list.wrong("");
+    let mut unknown = Vec::new();
     for entry in list.into_list()? {
         let (name, field) = entry.into_object()?.take_only()?;
         if let Some(parsed) = parse_policy(&name, field)? {
             return Ok(parsed);
         }
+        unknown.push(format!("{name:?}"));
     }
+    unknown.truncate(QUOTED);
+    let named = match unknown.is_empty() {
+        true => String::new(),
+        false => format!(", only {}", unknown.join(", ")),
+    };
+    none.problem = format!("has no policy that this version knows{named}: it knows {KNOWN}");
     Err(none)
 }
 

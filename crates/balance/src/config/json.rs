@@ -36,7 +36,7 @@ impl Field {
         }
     }
 
-    fn is_not(&self, wanted: &str) -> ServiceConfigError {
+    pub(super) fn is_not(&self, wanted: &str) -> ServiceConfigError {
         let mut text = self.value.to_string();
         if text.chars().count() > 60 {
             text = text.chars().take(60).collect();

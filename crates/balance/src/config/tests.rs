@@ -287,6 +287,21 @@ fn what_cannot_be_honoured_is_refused_and_named() {
     }
 }
 
+#[test]
+fn names_of_policies_that_are_not_known_are_quoted() {
+    let problem = |text: &str| wrong(text).1;
+    let one = problem(r#"{"loadBalancingConfig": [{"rond_robin": {}}]}"#);
+    let says = r#"has no policy that this version knows, only "rond_robin": it knows pick_first, "#;
+    assert!(one.starts_with(says), "{one}");
+    let two = problem(r#"{"loadBalancingConfig": [{"xds": {}}, {"\n": {}}]}"#);
+    assert!(two.contains(r#", only "xds", "\n": it"#), "{two}");
+    let none = problem(r#"{"loadBalancingConfig": []}"#);
+    assert!(none.starts_with("has no policy that this version knows: it knows"));
+    let older = problem(r#"{"loadBalancingPolicy": "grpclb"}"#);
+    let says = r#""grpclb" is not ROUND_ROBIN or PICK_FIRST: use loadBalancingConfig"#;
+    assert_eq!(older, says);
+}
+
 /// Settings of a policy, and the field that is wrong: below the policy's own if it begins with a dot.
 const WRONG_POLICIES: [(&str, &str); 15] = [
     ("[]", "loadBalancingConfig"),
