@@ -263,7 +263,8 @@ impl Balancer {
             return false;
         }
         if entry.deadline.is_some_and(|deadline| deadline <= now) {
-            entry.expire(&self.settings.name);
+            let is_resolved = !self.snapshot.read().is_starting;
+            entry.expire(&self.settings.name, is_resolved);
             return false;
         }
         match self.decide(&entry) {

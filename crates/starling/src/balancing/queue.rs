@@ -85,10 +85,16 @@ impl Entry {
         }
     }
 
-    /// The end of an operation that waited until its deadline.
+    /// The end of an operation that waited until its deadline. `is_resolved`: it is known which backends there are, or
+    /// why not.
     #[cold]
-    pub(super) fn expire(self, name: &str) {
-        let text = format!("no backend of {name} could be reached in time; the call did not run");
+    pub(super) fn expire(self, name: &str, is_resolved: bool) {
+        let text = match is_resolved {
+            true => format!("no backend of {name} could be reached in time; the call did not run"),
+            false => format!(
+                "the resolver of {name} has not answered in time with its backends; the call did not run"
+            ),
+        };
         self.fail(Status::deadline_exceeded(text));
     }
 

@@ -203,6 +203,8 @@ fn calls_wait_for_a_silent_resolver_until_their_deadlines_and_it_ends_with_the_c
     let patient = patient.with_options(CallOptions::with_timeout(30 * MILLI));
     let status = patient.echo(&payload(b"")).wait().expect_err("no server");
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    let says = "the resolver of the test's servers has not answered in time";
+    assert!(status.message().starts_with(says), "{status}");
     assert!(!status.may_have_run());
     assert_eq!(channel.state(), ChannelState::Connecting);
     assert_eq!(channel.calls_outstanding(), 1);
