@@ -8,6 +8,8 @@
 //!
 //! A stream without hooks has no such end, and pays nothing.
 
+mod direction;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
@@ -20,6 +22,7 @@ use starling_message::protobuf::DecodeLimits;
 use starling_message::{Bytes, Message, MessageLayout, MethodDescriptor};
 use starling_stream::Items;
 
+use self::direction::{Direction, Passed};
 use super::body::{Body, check_type};
 use super::{BoxFuture, Side};
 use crate::nested::ResponseMetadata;
@@ -100,121 +103,6 @@ pub(super) struct Hooks {
     pub(super) requests: Vec<Hook>,
     pub(super) responses: Vec<Hook>,
     pub(super) initial_metadata: Vec<MetadataHook>,
-}
-
-/// A message that waits in front of a hook.
-struct Held {
-    item: InterceptedItem,
-    next_hook: usize,
-    is_last: bool,
-}
-
-/// A message that has passed all hooks.
-struct Passed {
-    body: Body,
-    received: Option<Items>,
-    is_last: bool,
-}
-
-/// The messages of one direction.
-struct Direction {
-    layout: &'static MessageLayout,
-    hooks: Vec<Hook>,
-    held: Mutex<Option<Held>>,
-}
-
-impl Direction {
-    fn new(layout: &'static MessageLayout, hooks: Vec<Hook>) -> Self {
-        Self {
-            layout,
-            hooks,
-            held: Mutex::default(),
-        }
-    }
-
-    /// Has the hooks see a message. None: it waits.
-    fn begin(&self, body: Body, is_last: bool) -> Result<Option<Passed>, Status> {
-        let item = InterceptedItem {
-            layout: self.layout,
-            body,
-            received: None,
-            wait: None,
-        };
-        self.pass(item, 0, is_last)
-    }
-
-    /// The same for a message that was received: the only one of `received`.
-    fn begin_received(
-        &self,
-        received: Items,
-        encoding: Encoding,
-        end: &dyn StreamEnd,
-    ) -> Result<Option<Passed>, Status> {
-        let message = received.clone().next().unwrap_or_default();
-        let item = InterceptedItem {
-            layout: self.layout,
-            body: Body::of_item(message, encoding).within(|| end.decode_limits()),
-            received: Some(received),
-            wait: None,
-        };
-        self.pass(item, 0, false)
-    }
-
-    fn pass(
-        &self,
-        mut item: InterceptedItem,
-        first_hook: usize,
-        is_last: bool,
-    ) -> Result<Option<Passed>, Status> {
-        for (index, hook) in self.hooks.iter().enumerate().skip(first_hook) {
-            hook(&mut item)?;
-            if item.wait.is_some() {
-                *self.held.lock() = Some(Held {
-                    item,
-                    next_hook: index + 1,
-                    is_last,
-                });
-                return Ok(None);
-            }
-        }
-        Ok(Some(Passed {
-            body: item.body,
-            received: item.received,
-            is_last,
-        }))
-    }
-
-    fn holds(&self) -> bool {
-        self.held.lock().is_some()
-    }
-
-    /// The message that has waited, when it has passed. None if there is none.
-    fn poll_held(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Passed>, Status>> {
-        loop {
-            let mut held = self.held.lock();
-            let Some(waiting) = held.as_mut() else {
-                return Poll::Ready(Ok(None));
-            };
-            let waited = match &mut waiting.item.wait {
-                Some(wait) => ready!(wait.as_mut().poll(cx)),
-                None => Ok(()),
-            };
-            let before = held.take();
-            drop(held);
-            waited?;
-            if let Some(Held {
-                mut item,
-                next_hook,
-                is_last,
-            }) = before
-            {
-                item.wait = None;
-                if let Some(passed) = self.pass(item, next_hook, is_last)? {
-                    return Poll::Ready(Ok(Some(passed)));
-                }
-            }
-        }
-    }
 }
 
 /// What a server sends in front of its messages, on its way through hooks.
