@@ -271,7 +271,11 @@ impl ClientStream {
         if self.is_over() {
             return None;
         }
-        self.break_with(why);
+        // The server cannot have run what has sent it nothing.
+        self.break_with(match self.outgoing.next {
+            0 => why.with_not_run(),
+            _ => why,
+        });
         self.take_failure().flatten()
     }
 

@@ -462,6 +462,21 @@ fn a_stream_that_never_left_needs_no_cancellation() {
 }
 
 #[test]
+fn a_stream_that_is_given_up_has_not_run_if_it_never_left() {
+    for has_left in [false, true] {
+        let mut client = ClientStream::new(ID, 1000, ROOM, true);
+        if has_left {
+            client.poll_request().expect("it begins");
+        }
+        client.cancel(Status::cancelled("here"));
+        let Some(ClientEvent::End(Err(status))) = client.poll() else {
+            panic!("the stream goes on");
+        };
+        assert_eq!(status.may_have_run(), has_left);
+    }
+}
+
+#[test]
 fn a_later_call_that_did_not_run_does_not_say_that_the_stream_did_not() {
     let not_run = || Err(Status::unavailable("not sent; it did not run").with_not_run());
     let mut client = ClientStream::new(ID, 1000, ROOM, true);
