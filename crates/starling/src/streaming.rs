@@ -112,6 +112,20 @@ pub(crate) trait StreamEnd: Send + Sync {
         Poll::Ready(Ok(()))
     }
 
+    /// For an item that waits in front of this end: ready when the stream is over, and no item can be pushed any
+    /// more. Wakes the writer. Of a client's end: a server drops the handler with all that it waits for.
+    fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        let _ = cx;
+        Poll::Pending
+    }
+
+    /// For an item that came from this end and waits: ready when the stream has failed, whatever its reader has not
+    /// taken. The server's own status is no failure: it comes behind the items. Wakes the reader. Of a client's end.
+    fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        let _ = cx;
+        Poll::Pending
+    }
+
     /// The user who pushes has panicked.
     fn abort(&self);
 

@@ -205,6 +205,11 @@ impl ClientStream {
         }
     }
 
+    /// Why no more items may be pushed, if the stream is over.
+    pub fn closed(&self) -> Option<Status> {
+        self.is_over().then(|| self.why_closed())
+    }
+
     #[cold]
     fn why_closed(&self) -> Status {
         match self.end() {
@@ -237,8 +242,8 @@ impl ClientStream {
         }
     }
 
-    /// Why the stream has failed here.
-    fn broken(&self) -> Option<&Status> {
+    /// Why the stream has failed, if not by the server's word, which comes behind all items.
+    pub fn broken(&self) -> Option<&Status> {
         match self.end.as_deref()? {
             End::Broken(status) => Some(status),
             End::ByServer(_) => None,

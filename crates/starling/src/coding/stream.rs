@@ -229,6 +229,14 @@ impl StreamEnd for CodedEnd {
         self.inner.poll_pushed(cx)
     }
 
+    fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        self.inner.poll_closed(cx)
+    }
+
+    fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        self.inner.poll_failed(cx)
+    }
+
     fn encoding(&self) -> Encoding {
         self.inner.encoding()
     }

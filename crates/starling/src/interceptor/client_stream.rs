@@ -58,8 +58,10 @@ impl Callee for Behind {
                 ..self.options.clone()
             };
             let deadline = earlier(call.deadline, self.deadline);
+            let timer = route.timer();
             let end = client_end(route, self.method, options, deadline);
-            let end = hooked(end, call.hooks, Side::Client, self.method);
+            let deadline = deadline.map(|deadline| (timer, deadline));
+            let end = hooked(end, call.hooks, Side::Client, self.method, deadline);
             if self.progress.begun.set(Arc::clone(&end)).is_ok() {
                 // The other half may wait for the stream to begin.
                 self.wakers.wake_by_ref();
@@ -389,9 +391,20 @@ impl StreamEnd for ChainedEnd {
     }
 
     fn poll_pushed(&self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        match self.stream() {
-            Some(stream) => stream.poll_pushed(cx),
-            None => Poll::Ready(Ok(())),
+        if self.is_of_another_process() {
+            return Poll::Ready(Err(belongs_to_parent()));
+        }
+        // The interceptors may end the stream while they hold an item.
+        self.drive();
+        let Some(stream) = self.stream() else {
+            return Poll::Ready(Ok(()));
+        };
+        match stream.poll_pushed(cx) {
+            Poll::Ready(pushed) => Poll::Ready(pushed.map_err(|status| {
+                let ended = self.result().err();
+                ended.unwrap_or(status)
+            })),
+            Poll::Pending => self.wait(Half::Writer, cx),
         }
     }
 

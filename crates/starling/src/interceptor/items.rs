@@ -15,6 +15,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use starling_endpoint::{Encoding, Metadata, Msgbuf, Status};
@@ -24,6 +25,8 @@ use starling_stream::Items;
 
 use self::direction::{Direction, Passed};
 use super::body::{Body, check_type};
+use super::client::late;
+use super::timer::Timer;
 use super::{BoxFuture, Side};
 use crate::nested::ResponseMetadata;
 use crate::plane::Waiting;
@@ -68,6 +71,9 @@ impl InterceptedItem {
 
     /// Has the message wait for a future before it goes on, and with it those behind it. An error ends the
     /// stream.
+    ///
+    /// It waits no longer than its stream lasts: when the deadline has passed, or the stream has failed, the future
+    /// and the message are dropped. What a server says at the end of its messages waits behind them.
     ///
     /// The sender waits as well: `send` ends when the message has gone on. A `send` that is dropped before may
     /// or may not have sent the message.
@@ -135,6 +141,8 @@ impl InitialMetadata {
 struct HookedEnd {
     inner: Arc<dyn StreamEnd>,
     side: Side,
+    /// Of a client's stream.
+    deadline: Option<(Timer, Instant)>,
     initial_metadata: InitialMetadata,
     /// Messages that leave here.
     outgoing: Direction,
@@ -143,12 +151,14 @@ struct HookedEnd {
     items: SingleItems,
 }
 
-/// The end with hooks before it, if there are any.
+/// The end with hooks before it, if there are any. A client's may have a deadline: a server drops a handler that is
+/// late.
 pub(super) fn hooked(
     end: Arc<dyn StreamEnd>,
     hooks: Option<Box<Hooks>>,
     side: Side,
     method: &'static MethodDescriptor,
+    deadline: Option<(Timer, Instant)>,
 ) -> Arc<dyn StreamEnd> {
     let Some(hooks) = hooks else {
         return end;
@@ -169,6 +179,7 @@ pub(super) fn hooked(
     Arc::new(HookedEnd {
         inner: end,
         side,
+        deadline,
         initial_metadata: InitialMetadata {
             hooks: initial_metadata,
             passed: Mutex::default(),
@@ -214,6 +225,35 @@ impl HookedEnd {
         passed.map(drop).map_err(|status| self.failed(status))
     }
 
+    /// The message of this direction that has waited, when it has passed. None if there is none. An error is how the
+    /// stream has ended before: `poll_end` asks the inner end for that.
+    fn poll_passed(
+        &self,
+        direction: &Direction,
+        cx: &mut Context<'_>,
+        poll_end: impl Fn(&dyn StreamEnd, &mut Context<'_>) -> Poll<Status>,
+    ) -> Poll<Result<Option<Passed>, Status>> {
+        if let Poll::Ready(passed) = direction.poll_held(cx) {
+            return Poll::Ready(passed.map_err(|status| self.failed(status)));
+        }
+        let inner = &*self.inner;
+        let mut end = poll_end(inner, cx);
+        // The calls of a stream have their own alarms. It has none before it begins, and when the server has ended it.
+        if let (Poll::Pending, Some(deadline)) = (&end, &self.deadline) {
+            ready!(direction.poll_late(deadline, cx));
+            let status = late("a message of the stream");
+            inner.fail(status.clone());
+            // It knows whether the server may have heard of the stream.
+            end = Poll::Ready(match poll_end(inner, cx) {
+                Poll::Ready(known) => known,
+                Poll::Pending => status,
+            });
+        }
+        let status = ready!(end);
+        direction.drop_held();
+        Poll::Ready(Err(status))
+    }
+
     /// A hook has ended the stream.
     #[cold]
     fn failed(&self, status: Status) -> Status {
@@ -255,9 +295,17 @@ impl StreamEnd for HookedEnd {
     }
 
     fn poll_pushed(&self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        let passed = ready!(self.outgoing.poll_held(cx));
-        let passed = passed.map_err(|status| self.failed(status))?;
+        let passed =
+            ready!(self.poll_passed(&self.outgoing, cx, |inner, cx| inner.poll_closed(cx)))?;
         Poll::Ready(passed.map_or(Ok(()), |passed| self.send(passed)))
+    }
+
+    fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        self.inner.poll_closed(cx)
+    }
+
+    fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        self.inner.poll_failed(cx)
     }
 
     fn encoding(&self) -> Encoding {
@@ -283,8 +331,8 @@ impl StreamEnd for HookedEnd {
         waiting: &mut Waiting,
     ) -> Poll<Result<Option<(Items, Encoding)>, Status>> {
         loop {
-            let passed = ready!(self.incoming.poll_held(cx));
-            let mut passed = passed.map_err(|status| self.failed(status))?;
+            let mut passed =
+                ready!(self.poll_passed(&self.incoming, cx, |inner, cx| inner.poll_failed(cx)))?;
             if passed.is_none() {
                 let next = ready!(self.items.poll_next(&*self.inner, cx, waiting));
                 let seen = self.read_initial_metadata(!matches!(next, Ok(Some(_))));
@@ -316,7 +364,13 @@ impl StreamEnd for HookedEnd {
     }
 
     fn stop_reading(&self) {
+        // First: whoever is still there finds the end, and not what is behind the message that waits.
         self.inner.stop_reading();
+        self.incoming.drop_wait();
+        if self.side == Side::Client {
+            // It has ended the stream.
+            self.outgoing.drop_wait();
+        }
     }
 
     fn headers(&self) -> Option<Metadata> {

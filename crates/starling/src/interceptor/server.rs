@@ -266,7 +266,8 @@ impl StreamCallee {
             ..self.incoming.clone()
         };
         self.end.set_request_metadata(call.metadata);
-        let end = hooked(Arc::clone(&self.end), call.hooks, Side::Server, self.method);
+        let end = Arc::clone(&self.end);
+        let end = hooked(end, call.hooks, Side::Server, self.method, None);
         (self.handler)(ServerStreamEnd(end), incoming).await?;
         let trailers = self.end.trailers();
         Ok(InterceptedResponse::of_stream(trailers.unwrap_or_default()))

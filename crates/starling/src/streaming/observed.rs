@@ -153,6 +153,14 @@ impl<O: StreamObserver> StreamEnd for ObservedEnd<O> {
         self.end.poll_pushed(cx)
     }
 
+    fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        self.end.poll_closed(cx)
+    }
+
+    fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        self.end.poll_failed(cx)
+    }
+
     fn fail(&self, status: Status) {
         let code = status.code();
         self.end.fail(status);

@@ -178,6 +178,63 @@ impl Interceptor for Delays {
     }
 }
 
+/// Holds messages from the n-th on, for ever.
+#[derive(Clone)]
+pub(crate) struct Holds {
+    pub(crate) request: usize,
+    pub(crate) response: usize,
+    /// Messages that are held now.
+    pub(crate) held: Arc<AtomicUsize>,
+}
+
+impl Holds {
+    pub(crate) fn requests_from(request: usize) -> Self {
+        Self {
+            request,
+            response: usize::MAX,
+            held: Arc::default(),
+        }
+    }
+
+    pub(crate) fn responses_from(response: usize) -> Self {
+        Self {
+            request: usize::MAX,
+            response,
+            held: Arc::default(),
+        }
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::SeqCst)
+    }
+}
+
+fn hold_from(
+    most: usize,
+    held: &Arc<AtomicUsize>,
+) -> impl Fn(&mut InterceptedItem) -> Result<(), Status> + use<> {
+    let (seen, held) = (AtomicUsize::new(0), Arc::clone(held));
+    move |item| {
+        if seen.fetch_add(1, Ordering::SeqCst) >= most {
+            held.fetch_add(1, Ordering::SeqCst);
+            let is_held = Running(Arc::clone(&held));
+            item.wait_for(async move {
+                let _is_held = is_held;
+                std::future::pending().await
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Interceptor for Holds {
+    async fn intercept(&self, mut call: InterceptedCall, next: Next<'_>) -> Outcome {
+        call.on_requests(hold_from(self.request, &self.held))?;
+        call.on_responses(hold_from(self.response, &self.held))?;
+        next.run(call).await
+    }
+}
+
 /// Gives streams so much time.
 pub(crate) struct GivesUp(pub(crate) Duration);
 

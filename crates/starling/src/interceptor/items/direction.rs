@@ -1,6 +1,8 @@
 //! The messages of one direction of a stream, one after the other through its hooks.
 
+use std::future::pending;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use starling_endpoint::{Encoding, Status};
@@ -9,6 +11,7 @@ use starling_stream::Items;
 
 use super::{Hook, InterceptedItem};
 use crate::interceptor::body::Body;
+use crate::interceptor::timer::{Alarm, Timer};
 use crate::streaming::StreamEnd;
 
 /// A message that waits in front of a hook.
@@ -30,6 +33,8 @@ pub(super) struct Direction {
     layout: &'static MessageLayout,
     hooks: Vec<Hook>,
     held: Mutex<Option<Held>>,
+    /// Of the stream, for a message that waits.
+    alarm: Mutex<Alarm>,
 }
 
 impl Direction {
@@ -38,6 +43,7 @@ impl Direction {
             layout,
             hooks,
             held: Mutex::default(),
+            alarm: Mutex::default(),
         }
     }
 
@@ -67,6 +73,30 @@ impl Direction {
             wait: None,
         };
         self.pass(item, 0, false)
+    }
+
+    /// Lets go of the message that waits.
+    pub(super) fn drop_held(&self) {
+        let held = self.held.lock().take();
+        // Without the lock: it runs the user's destructors.
+        drop(held);
+    }
+
+    /// Lets go of what the message waits for. It never passes.
+    pub(super) fn drop_wait(&self) {
+        let mut held = self.held.lock();
+        let wait = (held.as_mut()).and_then(|held| held.item.wait.replace(Box::pin(pending())));
+        drop(held);
+        drop(wait);
+    }
+
+    /// Ready when the time of the stream is over.
+    pub(super) fn poll_late(
+        &self,
+        (timer, deadline): &(Timer, Instant),
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        self.alarm.lock().poll(timer, Some(*deadline), cx)
     }
 
     fn pass(

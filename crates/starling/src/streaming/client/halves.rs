@@ -115,6 +115,30 @@ impl StreamEnd for ClientEnd {
         }
     }
 
+    fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        if self.process != forks() {
+            return Poll::Ready(belongs_to_parent());
+        }
+        let mut state = self.state.lock();
+        if let Some(status) = state.stream.closed() {
+            return Poll::Ready(status);
+        }
+        state.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        if self.process != forks() {
+            return Poll::Ready(belongs_to_parent());
+        }
+        let mut state = self.state.lock();
+        if let Some(status) = state.stream.broken() {
+            return Poll::Ready(status.clone());
+        }
+        state.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
     fn fail(&self, status: Status) {
         self.cancel(status);
     }
