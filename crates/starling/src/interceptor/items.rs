@@ -321,7 +321,7 @@ impl StreamEnd for HookedEnd {
     }
 
     fn fail(&self, status: Status) {
-        self.items.clear();
+        // What has come stays, in front of the end: so does what lies behind it in the inner one.
         self.inner.fail(status);
     }
 

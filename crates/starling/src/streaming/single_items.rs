@@ -42,9 +42,4 @@ impl SingleItems {
             }
         }
     }
-
-    /// The stream has failed: what is left is not read any more.
-    pub(crate) fn clear(&self) {
-        *self.0.lock() = None;
-    }
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use futures::SinkExt;
-use starling::{Code, InterceptedCall, Interceptor, Next, block_on};
+use starling::{CallOptions, Code, InterceptedCall, Interceptor, Next, block_on};
 use starling_test_protos::streams::Sum;
 
 use crate::common::{any_addresses, wait_until};
@@ -47,6 +47,42 @@ fn a_message_that_is_refused_ends_the_stream_at_both_ends() {
             wait_until(|| counts.running.load(Ordering::SeqCst) == 0);
             end(server);
         }
+    }
+}
+
+#[test]
+fn a_request_that_is_refused_leaves_no_gap_in_what_has_come() {
+    for address in any_addresses() {
+        let refuses = RefusesFrom {
+            request: 12,
+            response: usize::MAX,
+        };
+        let (server, counts, client) = start(&address, refuses, false);
+        // Some of these are amid the items of a message.
+        for read in 1..12 {
+            let before = counts.sent.load(Ordering::SeqCst);
+            // They come in several messages.
+            let options = CallOptions::default().stream_window(1 << 20);
+            let (mut there, mut back) = client.echo_with(&options);
+            for value in 0..12 {
+                there.send_wait(&number(value, 12_000)).expect("room");
+            }
+            wait_until(|| counts.sent.load(Ordering::SeqCst) == before + 12);
+            let mut next = || back.wait().map(|it| it.map(|it| it.message().value()));
+            for value in 0..read {
+                assert_eq!(next(), Ok(Some(value)));
+            }
+            let refused = there.send_wait(&number(12, 0)).expect_err("one too many");
+            let rest = std::iter::from_fn(|| next().ok().flatten());
+            let rest: Vec<u64> = rest.collect();
+            assert!(
+                rest.iter().copied().eq((read..12).take(rest.len())),
+                "{rest:?}"
+            );
+            assert_eq!(refused.code(), Code::PermissionDenied);
+        }
+        drop(client);
+        end(server);
     }
 }
 
