@@ -46,8 +46,6 @@ struct State {
     writer: Option<Waker>,
     /// Among the streams of a connection, from when it begins there until it is over.
     slot: Option<StreamSlot>,
-    /// Its connection has no slot for it yet: no request has left.
-    lacks_slot: bool,
 }
 
 impl State {
@@ -78,6 +76,8 @@ pub(crate) struct ClientEnd {
     is_protobuf: AtomicBool,
     /// Items of the server say how they are compressed.
     is_coded: AtomicBool,
+    /// Its connection has no slot for it yet: no request has left.
+    lacks_slot: AtomicBool,
     uncommon: Uncommon,
     state: Mutex<State>,
 }
@@ -118,6 +118,7 @@ impl ClientEnd {
                 process: forks(),
                 is_protobuf: AtomicBool::new(false),
                 is_coded: AtomicBool::new(false),
+                lacks_slot: AtomicBool::new(false),
                 uncommon,
                 state: Mutex::new(State {
                     stream: ClientStream::new(0, 1, 0, false),
@@ -125,7 +126,6 @@ impl ClientEnd {
                     reader: None,
                     writer: None,
                     slot: None,
-                    lacks_slot: false,
                 }),
             };
             let room = end.describe(StreamRequest::default()).header_len();
@@ -267,8 +267,9 @@ impl ClientEnd {
         // The one that it had is one of another connection.
         state.leave();
         state.slot = slots.begin();
-        state.lacks_slot = state.slot.is_none();
-        !state.lacks_slot
+        let has_slot = state.slot.is_some();
+        self.lacks_slot.store(!has_slot, Ordering::Relaxed);
+        has_slot
     }
 
     /// Takes in the end of one of its calls.
@@ -406,7 +407,8 @@ impl ClientEnd {
         if state.stream.is_over() {
             return;
         }
-        let request = state.stream.cancel(why).filter(|_| !state.lacks_slot);
+        let has_left = !self.lacks_slot.load(Ordering::Relaxed);
+        let request = state.stream.cancel(why).filter(|_| has_left);
         let calls = std::mem::take(&mut state.calls);
         let wakers = [state.reader.take(), state.writer.take()];
         state.leave();
