@@ -4,7 +4,7 @@
 use starling_call::header::{HeaderSize, MAX_EXTENSION, REQUEST_FIELDS_AT, stream_of_request};
 use starling_call::{Status, StreamFlags, Unsent};
 use starling_io::PeerRefusal;
-use starling_proto::{DeviceRefusal, Msgbuf, PeerId, Prefix};
+use starling_proto::{DeviceRefusal, Msgbuf, PeerId, Prefix, StreamPart};
 
 // A call header fits into the prefix that a receiver accepts beyond the largest message.
 const _: () = assert!(REQUEST_FIELDS_AT + MAX_EXTENSION <= Prefix::MAX as usize);
@@ -52,10 +52,13 @@ pub(crate) fn prefix_of(header: HeaderSize) -> Prefix {
     }
 }
 
-/// Whether a request with an extension is one of a stream that goes on.
-pub(crate) fn is_of_stream(request: &[u8]) -> bool {
-    let position = stream_of_request(request);
-    position.is_some_and(|position| !position.flags.has(StreamFlags::CANCEL))
+/// What a request with an extension is to its stream, if it has one.
+pub(crate) fn part_of_stream(request: &[u8]) -> Option<StreamPart> {
+    let position = stream_of_request(request)?;
+    Some(match position.flags.has(StreamFlags::CANCEL) {
+        true => StreamPart::GivenUp,
+        false => StreamPart::GoesOn,
+    })
 }
 
 /// Takes the message of a request that was not sent from the status of its call, for

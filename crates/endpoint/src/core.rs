@@ -27,7 +27,7 @@ use starling_proto::{Event, Msgbuf, Prefix, Protocol, RequestId, RespondReason, 
 use crate::admission::Admission;
 use crate::client::{Call, CallId, ContinuationId};
 use crate::config::EndpointConfig;
-use crate::convert::{is_of_stream, prefix_of, unsent};
+use crate::convert::{part_of_stream, prefix_of, unsent};
 use crate::deadlines::Deadlines;
 use crate::error::{CallError, CallNotMade, status_of_failure};
 use crate::handler_panic;
@@ -391,7 +391,7 @@ impl<R> Core<R> {
             Event::RequestAbandoned { id } => self.handle_cancelled(id),
             Event::Standstill { session } => {
                 let sink = &mut Sink(tx);
-                (self.proto).end_streams(self.now_ns, session, is_of_stream, sink);
+                (self.proto).end_streams(self.now_ns, session, part_of_stream, sink);
             }
             Event::PeerReleased { peer } => return Some(peer),
         }

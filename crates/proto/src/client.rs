@@ -33,6 +33,7 @@ use group::Groups;
 pub use group::SlotRoom;
 use session::{ClientSession, Queued, SendOutcome, State};
 use slot::Phase;
+pub use standstill::StreamPart;
 
 /// Tick of the retransmission timers: 65.5 us. The wheel reaches 67 ms ahead.
 const TIMER_SHIFT: u32 = 16;

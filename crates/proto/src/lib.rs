@@ -87,7 +87,7 @@ mod wheel;
 mod wire;
 
 pub use claims::{Candidate, Claim, Claims};
-pub use client::SlotRoom;
+pub use client::{SlotRoom, StreamPart};
 pub use config::{Config, ConfigError, Congestion, Factors, Secrets};
 pub use error::{
     Cancelled, ConnectError, DeviceRefusal, Event, NotMadeReason, Refusal, Rejection, RequestError,

@@ -184,6 +184,12 @@ impl Peers {
         }
     }
 
+    /// For how long nothing has been heard of a peer.
+    pub(crate) fn silent_ns(&self, peer: PeerId, now: u64) -> u64 {
+        let peer = self.list.get(peer.0 as usize);
+        peer.map_or(u64::MAX, |peer| now.saturating_sub(peer.heard_at))
+    }
+
     /// This endpoint itself was away for `gap_ns`: silence in that time does not count.
     pub(crate) fn discount_absence(&mut self, gap_ns: u64) {
         for peer in &mut self.list {

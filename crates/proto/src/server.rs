@@ -45,6 +45,8 @@ pub(crate) struct Server {
     pub(crate) sessions: Table<ServerSession>,
     /// By the client's incarnation and number, so that a repeated connect finds its session.
     by_client: BTreeMap<ClientKey, SessionId>,
+    /// Sessions so far, modulo 2^32.
+    opened: u32,
     /// Credits granted in all.
     granted: usize,
     /// Sessions with more than one credit, in no order.
@@ -83,6 +85,7 @@ impl Server {
         Self {
             sessions: Table::new(max_sessions),
             by_client: BTreeMap::new(),
+            opened: 0,
             granted: 0,
             multi_credit: Vec::new(),
             reclaim_at: 0,

@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::Client;
 use super::session::{ClientSession, Queued, State};
+use super::standstill::Standing;
 use crate::peer::Role;
 use crate::shared::Shared;
 use crate::{FrameSink, RequestNumber, SessionError, SessionId};
@@ -58,8 +59,8 @@ pub(super) struct Groups {
     due_at: u64,
     /// See [`Client::group_version`].
     version: u64,
-    /// The groups that cannot grow while requests wait: the first of these, and since when.
-    pub(super) standing: BTreeMap<u32, (RequestNumber, u64)>,
+    /// The groups that cannot grow while requests wait, by their first sessions.
+    pub(super) standing: BTreeMap<u32, Standing>,
 }
 
 /// Whether a group has as many slots as are wanted.

@@ -1,7 +1,7 @@
 //! The slots of session groups, for callers that need some beside those that their requests hold.
 
 use super::Protocol;
-use crate::client::SlotRoom;
+use crate::client::{SlotRoom, StreamPart};
 use crate::{FrameSink, SessionId};
 
 impl Protocol {
@@ -24,17 +24,17 @@ impl Protocol {
     }
 
     /// Ends some streams of a session for which [`Event::Standstill`](crate::Event::Standstill) has come, so that the
-    /// others go on: their requests fail with [`RequestError::NoSlot`](crate::RequestError::NoSlot). `is_of_stream`:
-    /// whether a request with an extension is one of a stream that may end so.
+    /// others go on: their requests fail with [`RequestError::NoSlot`](crate::RequestError::NoSlot). `part_of`: what a
+    /// request with an extension is to its stream, if it has one.
     pub fn end_streams<S: FrameSink>(
         &mut self,
         now: u64,
         session: SessionId,
-        is_of_stream: impl Fn(&[u8]) -> bool,
+        part_of: impl Fn(&[u8]) -> Option<StreamPart>,
         sink: &mut S,
     ) {
         self.shared.ask_flush();
-        (self.client).end_streams(&mut self.shared, now, session, is_of_stream, sink);
+        (self.client).end_streams(&mut self.shared, now, session, part_of, sink);
     }
 
     /// Another number when sessions have joined groups or left them.

@@ -197,6 +197,8 @@ impl Server {
         let fragment = (width - (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES)) as u32;
         let max_message = connect.max_message.min(shared.config.max_message);
         let slots = connect.slots.min(shared.config.slots);
+        let place = self.opened;
+        self.opened = place.wrapping_add(1);
         let id = self
             .sessions
             .insert(|handle| ServerSession {
@@ -212,6 +214,7 @@ impl Server {
                 max_message,
                 wanted,
                 active_at: now,
+                place,
                 idle_checked_at: now,
                 slots: Slots::new(slots),
                 ..ServerSession::vacant()

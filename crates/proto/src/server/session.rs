@@ -63,6 +63,8 @@ pub(crate) struct ServerSession {
     pub(crate) fragment: u32,
     /// Largest message that the client accepts.
     pub(crate) max_message: u32,
+    /// How many sessions were opened before, modulo 2^32.
+    pub(crate) place: u32,
     pub(crate) revoked_at: u64,
     pub(crate) credit_number: u64,
     /// The highest credit frame that the client has acknowledged, and when the last one was sent.
@@ -103,6 +105,7 @@ impl Place for ServerSession {
             wanted: 0,
             fragment: 0,
             max_message: 0,
+            place: 0,
             revoked_at: 0,
             credit_number: 0,
             acked_number: 0,

@@ -57,28 +57,34 @@ impl Server {
         }
     }
 
-    /// Ends a session of a client that has many, for one that then still has no more than half as many. Of a
-    /// few that were opened first, the one with the fewest requests ends: of those without, the one that was used
-    /// least recently, and of others the one that was opened last, for a client's first one has others joined to it.
-    /// Its client learns that when it uses the session again. `false`: nobody has many.
+    /// Ends a session of a client that has many, for one that then still has no more than half as many. Of a few,
+    /// the one with the fewest requests ends: of those without, the one that was used least recently, and of others
+    /// the one that was opened last. The oldest one stays: others may have joined it, and would end with it. The client
+    /// learns that when it uses the session again. `false`: nobody has many.
     pub(super) fn make_session_room(&mut self, shared: &mut Shared, wants: Holder) -> bool {
-        let mut least: Option<(usize, u64, SessionId)> = None;
-        for place in 0..SESSIONS_COMPARED as u64 {
-            let Some((holding, oldest)) = shared.served.gives_way_to(Some(wants), 1) else {
-                break;
-            };
+        let (mut compared, mut count) = ([SessionId::NONE; SESSIONS_COMPARED], 0);
+        while count < SESSIONS_COMPARED
+            && let Some((holding, oldest)) = shared.served.gives_way_to(Some(wants), 1)
+            && (count == 0 || compared[0] != oldest.what)
+        {
             shared.served.renew(holding);
-            let session = self.sessions.get(oldest.what);
-            let session = session.expect("a session goes with its holding");
-            let (requests, order) = match session.busy() {
-                0 => (0, session.active_at),
-                requests => (requests, u64::MAX - place),
-            };
-            if least.is_none_or(|(most, before, _)| (requests, order) < (most, before)) {
-                least = Some((requests, order, oldest.what));
-            }
+            compared[count] = oldest.what;
+            count += 1;
         }
-        let Some((.., id)) = least else {
+        let session = |id: &SessionId| {
+            let session = self.sessions.get(*id);
+            session.expect("a session goes with its holding")
+        };
+        let compared = &compared[..count];
+        let oldest = compared.iter().min_by_key(|id| session(id).place);
+        let others = compared
+            .iter()
+            .filter(|id| count == 1 || Some(*id) != oldest);
+        let least = others.copied().min_by_key(|id| match session(id).busy() {
+            0 => (0, session(id).active_at),
+            requests => (requests, u64::from(u32::MAX - session(id).place)),
+        });
+        let Some(id) = least else {
             return false;
         };
         shared.stats.sessions_evicted += 1;

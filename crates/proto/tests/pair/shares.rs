@@ -34,11 +34,22 @@ fn evicted(net: &Net) -> u64 {
 /// A client's first session has others joined to it, which would end with it.
 #[test]
 fn the_session_with_the_fewest_requests_gives_way_and_not_the_first_one() {
-    for (of_each, expected) in [([2, 2, 2, 2], 3), ([2, 2, 1, 2], 2), ([2, 0, 0, 2], 1)] {
-        let mut net = Net::new([Config::default(), server_with(4), Config::default()]);
+    for (of_each, expected) in [
+        (vec![2, 2, 2], 2),
+        (vec![2, 2, 2, 2], 3),
+        (vec![2; 5], 4),
+        (vec![2; 9], 8),
+        (vec![2; 15], 14),
+        (vec![1, 2, 2, 2], 3),
+        (vec![0, 2, 2, 2], 3),
+        (vec![2, 2, 1, 2], 2),
+        (vec![2, 0, 0, 2], 1),
+    ] {
+        let count = of_each.len();
+        let mut net = Net::new([Config::default(), server_with(count), Config::default()]);
         net.hosts[1].echo = false;
-        let sessions = open(&mut net, 0, 4);
-        for (session, requests) in sessions.iter().zip(of_each) {
+        let sessions = open(&mut net, 0, count);
+        for (session, requests) in sessions.iter().zip(of_each.clone()) {
             for tag in 0..requests {
                 net.request(0, *session, tag, b"stays");
             }
@@ -46,7 +57,7 @@ fn the_session_with_the_fewest_requests_gives_way_and_not_the_first_one() {
         }
         assert_eq!(open(&mut net, 2, 1).len(), 1);
         // A client learns that a session has ended when it uses it.
-        for (session, requests) in sessions.iter().zip(of_each) {
+        for (session, requests) in sessions.iter().zip(of_each.clone()) {
             if requests == 0 {
                 net.request(0, *session, 9, b"again");
             }

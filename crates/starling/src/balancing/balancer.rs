@@ -291,8 +291,15 @@ impl Balancer {
     /// A call did not run at a backend, and may be made at another one.
     pub(super) fn go_elsewhere(&self, reply: Reply, routing: Box<Routing>, status: Status) {
         let is_last = routing.tried.len() >= MOST_TRIED;
-        // No snapshot to come says that there are slots for a stream again.
-        let waits_in_vain = status.code() == Code::ResourceExhausted;
+        // No snapshot to come says that there are slots for a stream again, unless a backend is to come back.
+        let lacks_slot = status.code() == Code::ResourceExhausted;
+        let all_are_there = || {
+            self.snapshot
+                .read()
+                .backends
+                .iter()
+                .all(|it| it.is_usable())
+        };
         let call = reply.call().clone();
         let name = &self.settings.name;
         let Some(entry) = Entry::new(reply, Some(routing), name, |call| self.place(call)) else {
@@ -310,7 +317,9 @@ impl Balancer {
             }
             // What this backend said is more than that there is no other one.
             Next::Fail(..) if !entry.waits => entry.fail(status),
-            Next::Wait(..) | Next::Fail(..) if waits_in_vain => entry.fail(status),
+            Next::Wait(..) | Next::Fail(..) if lacks_slot && (!entry.waits || all_are_there()) => {
+                entry.fail(status);
+            }
             Next::Wait(..) | Next::Fail(..) => {
                 if self.dispatch(entry) {
                     self.notifier.notify();

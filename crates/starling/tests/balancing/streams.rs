@@ -154,6 +154,42 @@ fn a_stream_for_which_one_server_has_no_slot_begins_at_another() {
 }
 
 #[test]
+fn a_stream_that_gets_no_slot_waits_for_a_server_that_comes_back() {
+    let addresses = [shm_address(), shm_address()];
+    let full = serve_few(&addresses[0], 4);
+    let away = serve(&addresses[1]);
+    let channel = Channel::balanced(&addresses);
+    let channel = starling::block_on(channel.connect()).expect("servers");
+    until_ready(&channel, 2);
+    end(away.0);
+    until_ready(&channel, 1);
+    let client = StreamsClient::new(channel.clone());
+    let begin = |waits: bool| {
+        let options = CallOptions::with_timeout(LONG).wait_for_ready(waits);
+        let (mut sender, mut receiver) = client.echo_with(&options);
+        let sent = sender.send_wait(&number(7, 0));
+        let begun = sent.and_then(|()| receiver.wait().map(drop));
+        begun.map(|()| (sender, receiver))
+    };
+    let mut all = Vec::new();
+    let refused = loop {
+        match begin(false) {
+            Ok(stream) => all.push(stream),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| begin(true).map(drop));
+        let back = serve(&addresses[1]);
+        assert_eq!(waiting.join().expect("no panic"), Ok(()));
+        drop((all, channel));
+        end(back.0);
+    });
+    end(full.0);
+}
+
+#[test]
 fn a_stream_that_fails_before_its_first_response_begins_again() {
     for address in any_addresses() {
         let servers = [serve(&address)];
