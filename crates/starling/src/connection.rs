@@ -507,15 +507,12 @@ impl Connection {
 
     /// Waits for a change after this version.
     async fn wait_for_change(&self, version: u64) {
-        // The others are looked at only by those that are polled again: thousands may wait.
-        let mut is_new = true;
         std::future::poll_fn(|cx| {
             let mut state = self.state.lock();
             if self.version() != version {
                 return Poll::Ready(());
             }
-            let will_wake = |kept: &Waker| kept.will_wake(cx.waker());
-            if std::mem::take(&mut is_new) || !state.waiters.iter().any(will_wake) {
+            if !state.waiters.iter().any(|kept| kept.will_wake(cx.waker())) {
                 state.waiters.push(cx.waker().clone());
             }
             Poll::Pending
