@@ -291,15 +291,8 @@ impl Balancer {
     /// A call did not run at a backend, and may be made at another one.
     pub(super) fn go_elsewhere(&self, reply: Reply, routing: Box<Routing>, status: Status) {
         let is_last = routing.tried.len() >= MOST_TRIED;
-        // No snapshot to come says that there are slots for a stream again, unless a backend is to come back.
+        // No snapshot to come says that there are slots for a stream again. But a backend may come back.
         let lacks_slot = status.code() == Code::ResourceExhausted;
-        let all_are_there = || {
-            self.snapshot
-                .read()
-                .backends
-                .iter()
-                .all(|it| it.is_usable())
-        };
         let call = reply.call().clone();
         let name = &self.settings.name;
         let Some(entry) = Entry::new(reply, Some(routing), name, |call| self.place(call)) else {
@@ -317,7 +310,7 @@ impl Balancer {
             }
             // What this backend said is more than that there is no other one.
             Next::Fail(..) if !entry.waits => entry.fail(status),
-            Next::Wait(..) | Next::Fail(..) if lacks_slot && (!entry.waits || all_are_there()) => {
+            Next::Wait(..) | Next::Fail(..) if lacks_slot && !self.has_others(&entry) => {
                 entry.fail(status);
             }
             Next::Wait(..) | Next::Fail(..) => {
@@ -326,6 +319,13 @@ impl Balancer {
                 }
             }
         }
+    }
+
+    /// Whether there is a backend that the operation has not tried: one that is ready, unless it waits.
+    fn has_others(&self, entry: &Entry) -> bool {
+        let snapshot = self.snapshot.read();
+        let mut untried = (snapshot.backends.iter()).filter(|it| !entry.has_tried(it.id));
+        untried.any(|it| entry.waits || it.is_usable())
     }
 
     fn decide(&self, entry: &Entry) -> Next {
