@@ -382,8 +382,9 @@ pub enum Event {
         /// Which.
         id: RequestId,
     },
-    /// For long, nothing has left the queue of a session, which gets no more slots, and the server executes the
-    /// requests in all of them. If they are those of streams, [`crate::Protocol::end_streams`] lets others go on.
+    /// For long, no request of a session has got a slot, though some wait: it gets no more slots, and the server
+    /// executes the requests in all of them. If they are those of streams, [`crate::Protocol::end_streams`] lets
+    /// others go on.
     Standstill {
         /// Which.
         session: SessionId,

@@ -42,6 +42,7 @@
 //! | How does a session open, close, get lost? | `client/lifecycle.rs`, `server/handshake.rs`, `server/teardown.rs` |
 //! | What is sent again when an answer is lost? Where is a lost response asked for again? | `client/recovery.rs` |
 //! | How do many slow requests run at once? | `client/group.rs` |
+//! | What ends where requests of streams hold all slots? | `client/standstill.rs` |
 //! | How is a dead server noticed? | `client/liveness.rs` |
 //! | How are large messages cut up and put together? | `transfer.rs` |
 //! | Who may send how much? | `server/credits.rs` |

@@ -90,7 +90,8 @@ impl Client {
     }
 
     /// Ends some streams of a group that still stands still, unless a call that is no stream's holds a slot: that one
-    /// ends by itself. Those that have not begun go first, then those that wait to go on, then those that did so last.
+    /// ends by itself. Those that have not begun go first, then those that wait to go on, then those whose requests got
+    /// their slots last.
     pub(crate) fn end_streams<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
